@@ -1,0 +1,41 @@
+# Everything runs in .venv, which any target creates from requirements.lock.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+SEEDS ?= 10000
+UV_VERSION := 0.13.9
+
+.PHONY: install test lint types sim bench lock clean
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pointsman needs Python 3.11 or newer: make PYTHON=python3.11 install")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	touch $@
+
+test: install  ## every test, from nothing
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+sim: install  ## the seeded simulation alone: make sim SEEDS=1000000
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+bench: install  ## the budgets, as JSON lines
+	$(BIN)/python -m benchmarks.micro
+
+lock:  ## pin every dependency with its hashes; run after changing pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --group dev --python-version 3.11 \
+	  --no-header --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
