@@ -1,0 +1,286 @@
+"""One replica's state machine: what its stream applies becomes its index and its evidence.
+
+It joins the parts and owns the order between them: a batch is decoded, its events change the blocks
+one after another, its roots feed the proof. Rules (design, decisions 2-6 and 9):
+
+* A batch that cannot be decoded is a hole: clear, and go on.
+* The history is complete when it was applied without a hole from sequence number 0 or from an
+  AllBlocksCleared, or when the copies fill the pool.
+* Counts beyond the pool have drifted: clear. An unknown event may have removed blocks: degraded
+  until the next clear.
+* An engine whose first plain root no recipe reproduces is translated, and its log asked for again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from indexer.events import BatchDecoder, BlockRemoved, BlockStored, KVEventBatch, MalformedBatch
+from indexer.evidence import Evidence, Facts, judge
+from indexer.index import IndexedReplica, PoolName, ReplicaId
+from indexer.residency import ReplicaBlocks
+from indexer.schemes import SchemeProof, StoredBlocks, Verdict
+from indexer.stream import ReplicaStream
+from indexer.stream_outputs import Apply, Clear
+from indexer.translation import Translator
+from proto.blockhash import BlockHash, show
+
+# Roots are checked on: one per batch costs a few microseconds and catches a wrong recipe at once.
+ROOT_CHECKS_PER_BATCH_MAX = 1
+# More batches known and not applied than this: matches are visibly behind the engine.
+LAGGING_BATCHES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something an operator would want to read, for the shell to log."""
+
+    event: str
+    fields: Mapping[str, Any]
+    warning: bool = True
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain numbers for metrics; they only grow."""
+
+    batches: int = 0
+    stored: int = 0
+    removed: int = 0
+    cleared: int = 0
+    clears: int = 0
+    malformed_batches: int = 0
+    unknown_events: int = 0
+    drifts: int = 0
+    restarts: int = 0
+
+
+@dataclass(slots=True)
+class Notes:
+    """Notes waiting for the shell. Bounded: of a burst the first ones tell the story."""
+
+    waiting: list[Note] = field(default_factory=list)
+    max: int = 100
+
+    def add(self, event: str, *, warning: bool = True, **fields: Any) -> None:
+        if len(self.waiting) < self.max:
+            self.waiting.append(Note(event, fields, warning))
+
+    def take(self) -> list[Note]:
+        taken, self.waiting = self.waiting, []
+        return taken
+
+
+class ReplicaState:
+    """Index, proof and evidence of one replica (one DP rank)."""
+
+    def __init__(
+        self,
+        replica_id: ReplicaId,
+        pool: PoolName,
+        *,
+        seeds: tuple[str, ...] = ("0",),
+        capacity: int | None = None,
+        track_changes: bool = False,
+    ) -> None:
+        self.id = replica_id
+        self.blocks = ReplicaBlocks(capacity, track_changes=track_changes)
+        self.indexed = IndexedReplica(pool, self.blocks)
+        self.proof = SchemeProof(seeds)
+        self.translator: Translator | None = None
+        self.wants_replay_from_start = False
+        self.duplicate_publisher = False
+        self.counters = Counters()
+        self.notes = Notes()
+        self.applied_seq = -1
+        self._ever_proven = False
+        self._drifted = False
+        self._unknown_event = False
+        self._decoder = BatchDecoder()
+
+    def __repr__(self) -> str:
+        return f"<ReplicaState {self.id} seq {self.applied_seq} {self.blocks!r}>"
+
+    # What the stream says.
+
+    def clear(self, output: Clear) -> None:
+        """Forget the blocks. A restart also voids the proof: the engine may hash otherwise now."""
+        if output.restart:
+            self.counters.restarts += 1
+            self.proof.start_over()
+            self._ever_proven = False
+            self.translator = None
+        self._forget(output.reason)
+
+    def apply(self, output: Apply) -> None:
+        """One batch, whole. Never raises for anything that is in the payload."""
+        self.applied_seq = output.seq
+        self.counters.batches += 1
+        try:
+            batch = self._decoder.decode(output.payload)
+            if output.seq == 0:
+                self.indexed.history_complete = True
+            self._apply_events(batch)
+        except MalformedBatch as error:
+            self.counters.malformed_batches += 1
+            self._forget("a batch that cannot be decoded", quiet=True)
+            self.notes.add("batch_malformed", seq=output.seq, error=str(error)[:200])
+            return
+        if not self.indexed.history_complete and self.blocks.fills_pool:
+            self.indexed.history_complete = True
+            self._drifted = False
+
+    def slept(self) -> None:
+        """The engine dropped its cache; its AllBlocksCleared comes only with its next step."""
+        if self.blocks.primary.counts:
+            self._forget("the engine sleeps")
+
+    # What it amounts to.
+
+    def evidence(self, stream: ReplicaStream | None, now: float) -> Evidence:
+        return judge(self.facts(stream, now))
+
+    def facts(self, stream: ReplicaStream | None, now: float) -> Facts:
+        return Facts(
+            streaming=stream is not None and not stream.closed,
+            duplicate_publisher=self.duplicate_publisher,
+            scheme_proven=bool(self.indexed.scheme_ids),
+            translating=self.translator is not None,
+            history_complete=self.indexed.history_complete,
+            recovering=stream is not None and stream.recovering,
+            counts_drifted=self._drifted,
+            unknown_event=self._unknown_event,
+            hybrid_groups=self.blocks.hybrid,
+            silent=stream is not None and stream.silent(now),
+            lagging=stream is not None and stream.lag_batches > LAGGING_BATCHES,
+            holds_blocks=bool(self.blocks.primary.counts),
+        )
+
+    def learn(self, *, version: str | None, lora_paths: Mapping[str, str]) -> None:
+        """What discovery told: both decide how extra keys are hashed."""
+        self.proof.version = version
+        self.proof.lora_paths = lora_paths
+        self._publish_schemes()
+
+    # How events change it.
+
+    def _apply_events(self, batch: KVEventBatch) -> None:
+        root_checks = 0
+        blocks, counters = self.blocks, self.counters
+        for event in batch.events:
+            if isinstance(event, BlockStored):
+                if event.parent_block_hash is None and root_checks < ROOT_CHECKS_PER_BATCH_MAX:
+                    root_checks += self._check_root(event)
+                if self.translator is not None:
+                    self._translate(event)
+                blocks.stored(event)
+                counters.stored += len(event.block_hashes)
+                if blocks.overflowed:
+                    self._drift()
+            elif isinstance(event, BlockRemoved):
+                if self.translator is not None:
+                    self._translate_removed(event)
+                blocks.removed(event)
+                counters.removed += len(event.block_hashes)
+            else:
+                self._cleared()
+        if batch.unknown_tags:
+            self._unknown(batch.unknown_tags)
+
+    def _cleared(self) -> None:
+        self.counters.cleared += 1
+        self.blocks.clear()
+        if self.translator is not None:
+            self.translator.clear()
+        self.indexed.history_complete = True
+        self._drifted = self._unknown_event = False
+
+    def _drift(self) -> None:
+        self.counters.drifts += 1
+        self.notes.add("counts_drifted", copies=self.blocks.gpu_copies, pool=self.blocks.capacity)
+        self._forget("more copies than the pool has blocks", quiet=True)
+        self._drifted = True
+
+    def _unknown(self, tags: tuple[str, ...]) -> None:
+        self.counters.unknown_events += len(tags)
+        if not self._unknown_event:
+            self.notes.add("event_unknown", tags=sorted({tag[:64] for tag in tags})[:8])
+        self._unknown_event = True
+
+    def _forget(self, reason: str, *, quiet: bool = False) -> None:
+        self.counters.clears += 1
+        held = len(self.blocks.primary.counts)
+        self.blocks.clear()
+        if self.translator is not None:
+            self.translator.clear()
+        self.indexed.history_complete = False
+        self._drifted = self._unknown_event = False
+        if not quiet:
+            self.notes.add("index_cleared", reason=reason, blocks=held, warning=bool(held))
+
+    # The proof.
+
+    def _check_root(self, event: BlockStored) -> bool:
+        """Feeds one root to the proof; whether that used up the batch's check."""
+        key = (event.medium or "gpu").lower()
+        if key != "gpu" or not event.block_hashes:
+            return False
+        verdict = self.proof.observe(StoredBlocks.of(event))
+        if verdict is Verdict.CONFIRMED or verdict is Verdict.NOT_CHECKABLE:
+            return verdict is Verdict.CONFIRMED
+        if verdict is Verdict.UNPROVABLE and not self._ever_proven and self.translator is None:
+            self._start_translating()
+        elif verdict is Verdict.DISAGREED:
+            self.notes.add(
+                "scheme_disagreed",
+                block_hash=show(event.block_hashes[0]),
+                block_size=event.block_size,
+                lora_name=event.lora_name,
+                tokens=event.tokens()[:32],
+            )
+        elif verdict is not Verdict.UNPROVABLE:
+            self._ever_proven = True
+            self._publish_schemes()
+            self.notes.add(
+                "scheme_proven",
+                warning=False,
+                schemes=[scheme.describe() | {"id": scheme.id} for scheme in self.proof.schemes],
+            )
+        self._publish_schemes()
+        return True
+
+    def _publish_schemes(self) -> None:
+        if self.translator is not None:
+            scheme = self.translator.scheme
+            self.indexed.scheme_ids = (scheme.id,) if scheme else ()
+        else:
+            self.indexed.scheme_ids = tuple(scheme.id for scheme in self.proof.schemes)
+
+    # Translation.
+
+    def _start_translating(self) -> None:
+        self.translator = Translator()
+        self.wants_replay_from_start = self.indexed.history_complete and self.applied_seq > 0
+        self.notes.add("scheme_unprovable", translating=True, replica=self.id)
+        self._forget("translation begins", quiet=True)
+
+    def _translate(self, event: BlockStored) -> None:
+        """Puts canonical names in place of the engine's."""
+        assert self.translator is not None
+        known = len(self.translator)
+        names = self.translator.stored(StoredBlocks.of(event), event.parent_block_hash)
+        event.block_hashes = list(names)
+        if not known and names:
+            self._publish_schemes()
+
+    def _translate_removed(self, event: BlockRemoved) -> None:
+        translator, counts = self.translator, self.blocks.primary.counts
+        assert translator is not None
+        names: list[BlockHash] = []
+        for engine_hash in event.block_hashes:
+            name = translator.name(engine_hash)
+            if name is not None:
+                names.append(name)
+                if (event.medium or "gpu").lower() == "gpu" and counts.get(name, 0) <= 1:
+                    translator.forget(engine_hash)
+        event.block_hashes = list(names)

@@ -1,0 +1,203 @@
+"""Which blocks one replica holds: events -> copies per block, tier and group.
+
+Rules (design, decisions 4 and 6; reference 3.3, 3.5, 3.7):
+
+* vLLM announces and removes each physical copy, so copies are counted: a block leaves with its last
+  copy. A removal of something unknown changes nothing.
+* Tiers (medium, locality, ownership) and groups are kept apart: a removal in one never touches
+  another. The *primary* counts are those of the first full-attention group in GPU memory; what a
+  match asks first.
+* AllBlocksCleared names no tier and clears all of them.
+* The GPU copies of a replica can never exceed its pool. Beyond it the counts have drifted (a
+  re-announcement adds a copy that does not exist and cannot be told from a true duplicate): the
+  caller is told and clears. The same bound limits the memory a hostile stream can take.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from indexer.events import BlockRemoved, BlockStored
+from proto.blockhash import BlockHash
+
+# Where the engine does not say how many blocks it has: 2^21 blocks of 16 tokens are 33 million
+# tokens, several times what one replica holds today, and cost about 160 MB.
+BLOCKS_MAX_UNKNOWN_POOL = 2**21
+# A replica has a handful of tiers and groups; a stream that invents more is hostile or unknown.
+TIERS_MAX = 64
+# Kinds whose resident block proves its ancestors resident. None: engines before 0.22 do not say.
+FULL_ATTENTION_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
+_GPU_MEDIA = frozenset({None, "gpu"})
+_STORAGE_MEDIA = frozenset({"storage", "fs", "obj"})
+# Above this many hashes the C loop of Counter.update repays its call.
+_BULK_HASHES_MIN = 6
+
+Level = int
+GPU, CPU, STORAGE, ELSEWHERE = range(4)
+
+
+class TierKey(NamedTuple):
+    """Copies that live and die together."""
+
+    level: Level
+    medium: str | None
+    group_idx: int | None
+    locality: str | None
+    ownership: str | int | None
+
+
+class Delta(NamedTuple):
+    """What changed in the primary counts since the last delta; applying it twice is harmless."""
+
+    added: frozenset[BlockHash]
+    removed: frozenset[BlockHash]
+    copies: dict[BlockHash, int]
+
+
+@dataclass(slots=True)
+class BlockCounts:
+    """Copies of each block in one tier of one group; ``copies`` is their sum."""
+
+    counts: Counter[int]
+    copies: int = 0
+
+    def store(self, hashes: Sequence[int]) -> None:
+        counts = self.counts
+        if len(hashes) < _BULK_HASHES_MIN:
+            for block_hash in hashes:
+                counts[block_hash] = counts.get(block_hash, 0) + 1
+        else:
+            counts.update(hashes)
+        self.copies += len(hashes)
+
+    def remove(self, hashes: Sequence[int]) -> int:
+        """Returns how many of them were not there."""
+        counts, unknown = self.counts, 0
+        for block_hash in hashes:
+            copies = counts.get(block_hash)
+            if copies is None:
+                unknown += 1
+            elif copies == 1:
+                del counts[block_hash]
+            else:
+                counts[block_hash] = copies - 1
+        self.copies -= len(hashes) - unknown
+        return unknown
+
+
+class ReplicaBlocks:
+    """All blocks of one replica. ``capacity`` is its GPU pool in blocks, None where unknown."""
+
+    def __init__(self, capacity: int | None = None, *, track_changes: bool = False) -> None:
+        self.capacity = capacity
+        self.removed_unknown = 0
+        self.primary = BlockCounts(Counter())
+        self._touched: set[int] | None = set() if track_changes else None
+        self.clear()
+
+    def __repr__(self) -> str:
+        return (
+            f"<ReplicaBlocks {len(self.primary.counts)} blocks, {self.gpu_copies} copies"
+            f" of {self.capacity}, {len(self._tiers)} tiers>"
+        )
+
+    def clear(self) -> None:
+        """Forgets everything, in every tier."""
+        if self._touched is not None:
+            self._touched.update(self.primary.counts)
+        self.primary = BlockCounts(Counter())
+        self.primary_key: TierKey | None = None
+        self.hybrid = False
+        self._tiers: dict[TierKey, BlockCounts] = {}
+        # Raw event fields -> counts: one lookup per event on the hot path.
+        self._routes: dict[tuple[object, ...], BlockCounts] = {}
+
+    def stored(self, event: BlockStored) -> None:
+        """One more copy of each hash."""
+        route = (event.medium, event.group_idx, event.locality, event.ownership)
+        counts = self._routes.get(route)
+        if counts is None:
+            counts = self._open_tier(event, event.kv_cache_spec_kind in FULL_ATTENTION_KINDS)
+        counts.store(event.block_hashes)
+        if self._touched is not None and counts is self.primary:
+            self._touched.update(event.block_hashes)
+
+    def removed(self, event: BlockRemoved) -> None:
+        """One copy fewer of each hash."""
+        route = (event.medium, event.group_idx, event.locality, event.ownership)
+        counts = self._routes.get(route)
+        if counts is None:
+            self.removed_unknown += len(event.block_hashes)
+            return
+        self.removed_unknown += counts.remove(event.block_hashes)
+        if self._touched is not None and counts is self.primary:
+            self._touched.update(event.block_hashes)
+
+    @property
+    def overflowed(self) -> bool:
+        """More copies than there can be blocks: the counts have drifted, or a stream is hostile."""
+        bound = self.capacity if self.capacity is not None else BLOCKS_MAX_UNKNOWN_POOL
+        if len(self._tiers) == 1 and self.primary_key is not None:
+            return self.primary.copies > bound
+        others = sum(c.copies for k, c in self._tiers.items() if k.level != GPU)
+        return (
+            self.gpu_copies > bound
+            or others > BLOCKS_MAX_UNKNOWN_POOL
+            or len(self._tiers) > TIERS_MAX
+        )
+
+    @property
+    def gpu_copies(self) -> int:
+        return sum(c.copies for k, c in self._tiers.items() if k.level == GPU)
+
+    @property
+    def fills_pool(self) -> bool:
+        """Every block of the pool is accounted for, so nothing can be resident unseen."""
+        return self.capacity is not None and self.gpu_copies == self.capacity
+
+    def tier(self, level: Level) -> list[Counter[int]]:
+        """The counts of a level's tiers in the primary group, for the matching of lower tiers."""
+        return [counts.counts for key, counts in self._tiers.items() if key.level == level]
+
+    def take_delta(self) -> Delta:
+        """Changes of the primary counts since the last call; needs ``track_changes``."""
+        assert self._touched is not None, "made without track_changes"
+        touched, self._touched = self._touched, set()
+        counts = self.primary.counts
+        copies = {BlockHash(h): counts[h] for h in touched if h in counts}
+        return Delta(
+            added=frozenset(copies),
+            removed=frozenset(BlockHash(h) for h in touched if h not in counts),
+            copies=copies,
+        )
+
+    def _open_tier(self, event: BlockStored, full_attention: bool) -> BlockCounts:
+        medium = event.medium.lower() if event.medium else None
+        level = _level(medium)
+        key = TierKey(level, medium, event.group_idx, event.locality, event.ownership)
+        counts = self._tiers.get(key)
+        if counts is None:
+            counts = self._counts_for(key, full_attention)
+            self._tiers[key] = counts
+        self._routes[(event.medium, event.group_idx, event.locality, event.ownership)] = counts
+        return counts
+
+    def _counts_for(self, key: TierKey, full_attention: bool) -> BlockCounts:
+        if key.level != GPU:
+            return BlockCounts(Counter())
+        if self.primary_key is None and full_attention:
+            self.primary_key = key
+            self.hybrid = self.hybrid or any(k.level == GPU for k in self._tiers)
+            return self.primary
+        # A second GPU group: a hit needs all groups to agree, so a match is only an upper bound.
+        self.hybrid = True
+        return BlockCounts(Counter())
+
+
+def _level(medium: str | None) -> Level:
+    if medium in _GPU_MEDIA:
+        return GPU
+    if medium == "cpu":
+        return CPU
+    return STORAGE if medium in _STORAGE_MEDIA else ELSEWHERE

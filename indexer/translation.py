@@ -1,0 +1,59 @@
+"""Names for the blocks of an engine whose own names cannot be computed: engine hash -> canonical.
+
+The root of such an engine is random, so its hashes mean nothing to anyone else; but its events
+carry the tokens. Each stored block is named again by ``CanonicalScheme`` under its parent's
+canonical name. Rules (design, decision 3): a block whose parent is not known cannot be placed and
+is left out; an engine hash keeps its translation while a copy of the block is resident.
+"""
+
+from typing import Any
+
+from indexer.schemes import StoredBlocks
+from proto.blockhash import BlockHash, CanonicalScheme
+
+
+class Translator:
+    """Engine hash -> canonical hash, for one replica since its last clear."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, BlockHash] = {}
+        self.block_size = 0
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def clear(self) -> None:
+        self._names.clear()
+
+    @property
+    def scheme(self) -> CanonicalScheme | None:
+        return CanonicalScheme(self.block_size) if self.block_size else None
+
+    def stored(self, blocks: StoredBlocks, parent: int | None) -> list[BlockHash]:
+        """Canonical names of stored blocks; empty where they cannot be placed."""
+        if not blocks.dense or (parent is not None and parent not in self._names):
+            return []
+        if not self.block_size:
+            self.block_size = blocks.block_size
+        if blocks.block_size != self.block_size:
+            return []
+        shown = blocks.extra_keys or [None] * len(blocks.block_hashes)
+        names = CanonicalScheme(self.block_size).chain(
+            None if parent is None else self._names[parent],
+            blocks.token_ids,
+            [_canonical_keys(keys) for keys in shown],
+        )
+        self._names.update(zip(blocks.block_hashes, names, strict=True))
+        return names
+
+    def name(self, engine_hash: int) -> BlockHash | None:
+        return self._names.get(engine_hash)
+
+    def forget(self, engine_hash: int) -> None:
+        self._names.pop(engine_hash, None)
+
+
+def _canonical_keys(shown: list[Any] | None) -> tuple[Any, ...] | None:
+    if not shown:
+        return None
+    return tuple(tuple(key) if isinstance(key, list) else key for key in shown)
