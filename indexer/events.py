@@ -167,6 +167,23 @@ _TYPED: tuple[tuple[Callable[[bytes], _Typed], bool], ...] = (
 _decode_raw_batch = msgspec.msgpack.Decoder(_RawBatch).decode
 
 
+class _RankOnly(Struct, array_like=True, gc=False):
+    ts: Raw
+    events: Raw
+    data_parallel_rank: int | None = None
+
+
+_decode_rank = msgspec.msgpack.Decoder(_RankOnly).decode
+
+
+def peek_rank(payload: bytes) -> int | None:
+    """The DP rank that published a batch, 0 where old engines do not say; None if undecodable."""
+    try:
+        return _decode_rank(payload).data_parallel_rank or 0
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
 class BatchDecoder:
     """Decodes one stream's batches; remembers the form that the last one had."""
 

@@ -18,17 +18,20 @@ from typing import Any
 from indexer.events import BatchDecoder, BlockRemoved, BlockStored, KVEventBatch, MalformedBatch
 from indexer.evidence import Evidence, Facts, judge
 from indexer.index import IndexedReplica, PoolName, ReplicaId
-from indexer.residency import ReplicaBlocks
+from indexer.residency import FULL_ATTENTION_KINDS, ReplicaBlocks
 from indexer.schemes import SchemeProof, StoredBlocks, Verdict
 from indexer.stream import ReplicaStream
 from indexer.stream_outputs import Apply, Clear
 from indexer.translation import Translator
-from proto.blockhash import BlockHash, show
+from proto.blockhash import show
 
 # Roots are checked on: one per batch costs a few microseconds and catches a wrong recipe at once.
 ROOT_CHECKS_PER_BATCH_MAX = 1
 # More batches known and not applied than this: matches are visibly behind the engine.
 LAGGING_BATCHES = 1000
+# Translations beyond twice the copies that are kept before those of gone blocks are dropped, so
+# that dropping costs each stored block O(1).
+TRANSLATIONS_SPARE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class ReplicaState:
             self.proof.start_over()
             self._ever_proven = False
             self.translator = None
+            self._publish_schemes()
         self._forget(output.reason)
 
     def apply(self, output: Apply) -> None:
@@ -222,8 +226,7 @@ class ReplicaState:
 
     def _check_root(self, event: BlockStored) -> bool:
         """Feeds one root to the proof; whether that used up the batch's check."""
-        key = (event.medium or "gpu").lower()
-        if key != "gpu" or not event.block_hashes:
+        if not event.block_hashes or not self._is_primary(event):
             return False
         verdict = self.proof.observe(StoredBlocks.of(event))
         if verdict is Verdict.CONFIRMED or verdict is Verdict.NOT_CHECKABLE:
@@ -249,6 +252,15 @@ class ReplicaState:
         self._publish_schemes()
         return True
 
+    def _is_primary(self, event: BlockStored) -> bool:
+        """Other tiers and groups have block sizes, and sometimes names, of their own."""
+        primary = self.blocks.primary_key
+        return (
+            (event.medium or "gpu").lower() == "gpu"
+            and event.kv_cache_spec_kind in FULL_ATTENTION_KINDS
+            and (primary is None or primary.group_idx == event.group_idx)
+        )
+
     def _publish_schemes(self) -> None:
         if self.translator is not None:
             scheme = self.translator.scheme
@@ -259,28 +271,25 @@ class ReplicaState:
     # Translation.
 
     def _start_translating(self) -> None:
+        """Names so far are the engine's: what is held under them has to be told again."""
         self.translator = Translator()
-        self.wants_replay_from_start = self.indexed.history_complete and self.applied_seq > 0
         self.notes.add("scheme_unprovable", translating=True, replica=self.id)
-        self._forget("translation begins", quiet=True)
+        if self.blocks.primary.counts:
+            self.wants_replay_from_start = self.indexed.history_complete
+            self._forget("translation begins", quiet=True)
 
     def _translate(self, event: BlockStored) -> None:
         """Puts canonical names in place of the engine's."""
         assert self.translator is not None
         known = len(self.translator)
+        if known > 2 * self.blocks.copies + TRANSLATIONS_SPARE:
+            self.translator.keep(self.blocks.holds)
         names = self.translator.stored(StoredBlocks.of(event), event.parent_block_hash)
         event.block_hashes = list(names)
         if not known and names:
             self._publish_schemes()
 
     def _translate_removed(self, event: BlockRemoved) -> None:
-        translator, counts = self.translator, self.blocks.primary.counts
-        assert translator is not None
-        names: list[BlockHash] = []
-        for engine_hash in event.block_hashes:
-            name = translator.name(engine_hash)
-            if name is not None:
-                names.append(name)
-                if (event.medium or "gpu").lower() == "gpu" and counts.get(name, 0) <= 1:
-                    translator.forget(engine_hash)
-        event.block_hashes = list(names)
+        assert self.translator is not None
+        names = map(self.translator.name, event.block_hashes)
+        event.block_hashes = [name for name in names if name is not None]

@@ -26,6 +26,8 @@ from proto.blockhash import BlockHash
 BLOCKS_MAX_UNKNOWN_POOL = 2**21
 # A replica has a handful of tiers and groups; a stream that invents more is hostile or unknown.
 TIERS_MAX = 64
+# Spellings of tiers that are remembered ("GPU", "gpu", ...): a tier has as many as one invents.
+ROUTES_MAX = 4 * TIERS_MAX
 # Kinds whose resident block proves its ancestors resident. None: engines before 0.22 do not say.
 FULL_ATTENTION_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 _GPU_MEDIA = frozenset({None, "gpu"})
@@ -126,7 +128,7 @@ class ReplicaBlocks:
     def removed(self, event: BlockRemoved) -> None:
         """One copy fewer of each hash."""
         route = (event.medium, event.group_idx, event.locality, event.ownership)
-        counts = self._routes.get(route)
+        counts = self._routes.get(route) or self._tiers.get(_tier_key(event))
         if counts is None:
             self.removed_unknown += len(event.block_hashes)
             return
@@ -156,6 +158,15 @@ class ReplicaBlocks:
         """Every block of the pool is accounted for, so nothing can be resident unseen."""
         return self.capacity is not None and self.gpu_copies == self.capacity
 
+    def holds(self, block_hash: int) -> bool:
+        """Whether a copy is left in any tier of any group."""
+        return any(block_hash in tier.counts for tier in self._tiers.values())
+
+    @property
+    def copies(self) -> int:
+        """Copies in all tiers and groups."""
+        return sum(tier.copies for tier in self._tiers.values())
+
     def tier(self, level: Level) -> list[Counter[int]]:
         """The counts of a level's tiers in the primary group, for the matching of lower tiers."""
         return [counts.counts for key, counts in self._tiers.items() if key.level == level]
@@ -173,13 +184,13 @@ class ReplicaBlocks:
         )
 
     def _open_tier(self, event: BlockStored, full_attention: bool) -> BlockCounts:
-        medium = event.medium.lower() if event.medium else None
-        level = _level(medium)
-        key = TierKey(level, medium, event.group_idx, event.locality, event.ownership)
+        key = _tier_key(event)
         counts = self._tiers.get(key)
         if counts is None:
             counts = self._counts_for(key, full_attention)
             self._tiers[key] = counts
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
         self._routes[(event.medium, event.group_idx, event.locality, event.ownership)] = counts
         return counts
 
@@ -193,6 +204,11 @@ class ReplicaBlocks:
         # A second GPU group: a hit needs all groups to agree, so a match is only an upper bound.
         self.hybrid = True
         return BlockCounts(Counter())
+
+
+def _tier_key(event: BlockStored | BlockRemoved) -> TierKey:
+    medium = event.medium.lower() if event.medium else None
+    return TierKey(_level(medium), medium, event.group_idx, event.locality, event.ownership)
 
 
 def _level(medium: str | None) -> Level:

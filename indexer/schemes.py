@@ -24,6 +24,7 @@ from proto.blockhash import (
     ALGORITHMS,
     EXTRA_KEY_FORMS,
     LOW_64_BITS,
+    UNSERIALISABLE,
     EngineScheme,
     ExtraKeyForm,
     normalise,
@@ -245,7 +246,7 @@ class SchemeProof:
             return False
         try:
             return reproduces(scheme, blocks, self.lora_paths)
-        except (NotCheckable, ValueError, TypeError):
+        except (NotCheckable, *UNSERIALISABLE):
             # Keys of a hostile event may be of types that no recipe can serialise.
             return False
 

@@ -241,6 +241,8 @@ class ReplicaStream:
         outputs: list[Output] = []
         last = self.last
         if last is not None and seq <= last.seq:
+            # A live batch was faster. It still shows that the replay reaches beyond its proof.
+            replay.progressed = True
             return []
         if last is not None and seq > last.seq + 1:
             if replay.progressed:
@@ -265,7 +267,8 @@ class ReplicaStream:
         return []
 
     def _other_incarnation(self, now: float) -> list[Output]:
-        if self._anchored:
+        """The replay comes from another process than what was applied; maybe than what is live."""
+        if self._anchored or self._confirmed:
             return self._give_up_connection("the engine behind this connection was restarted")
         self._replay = None
         return [self._clear("the engine was restarted", restart=True), self._request(now)]

@@ -43,6 +43,15 @@ _UNSET_SEED = "vllm-none-hash"
 # Covers every vocabulary known (the largest is 262,144); an id above it is encoded anew each time.
 _TOKEN_TABLE_MAX = 2**18
 _CBOR_NULL = b"\xf6"
+# What ``chain`` raises for extra keys of an event that no recipe can serialise: events are
+# untrusted, and cbor2's and pickle's errors are none of Python's own.
+UNSERIALISABLE = (
+    ValueError,
+    TypeError,
+    RecursionError,
+    cbor2.CBOREncodeError,
+    pickle.PicklingError,
+)
 
 
 def show(block_hash: int) -> str:

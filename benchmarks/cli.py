@@ -1,0 +1,177 @@
+"""A shell: the subcommands of `benchmarks`, and the process that each of them is.
+
+Each parser sets ``run``, a function of the parsed arguments that returns the exit status.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+
+from benchmarks.sim.bodies import Pace
+from benchmarks.sim.endpoints import PublisherSettings, offset_endpoint
+from benchmarks.sim.replica import ReplicaSettings
+from benchmarks.sim.server import Simulator, create_app, serve
+from benchmarks.sim.wire import VLLM_VERSIONS
+from proto.blockhash import ALGORITHMS
+
+_Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
+
+_SIM_EXAMPLE = """\
+example: two ranks that publish as vLLM 0.31 does, on ports of their own
+
+  pointsman sim --port 8001 --event-port 5557 --replay-port 5567 --data-parallel-size 2 \\
+      --vllm-version 0.31 --blocks 512 --lora sql=/adapters/sql
+
+Prints one JSON line when it is ready and runs until SIGTERM or SIGINT.
+"""
+
+
+def add_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
+    """Declare every subcommand of this package."""
+    parser = subcommands.add_parser(
+        "sim",
+        help="run a simulated vLLM replica",
+        description="A replica that caches, evicts and publishes KV events as vLLM does.",
+        epilog=_SIM_EXAMPLE,
+        usage="%(prog)s [options]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_sockets(parser)
+    _add_engine(parser)
+    parser.set_defaults(run=run_sim)
+
+
+def run_sim(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; 2 where the flags make no sense, 1 where a port is taken."""
+    try:
+        settings, events = _replica_settings(arguments), _publisher_settings(arguments)
+    except ValueError as error:
+        print(f"pointsman sim: {error}", file=sys.stderr)
+        return 2
+    pace = Pace(arguments.step_ms / 1e3, arguments.token_us / 1e6)
+    try:
+        asyncio.run(_serve_sim(settings, events, pace, arguments.host, arguments.port))
+    except OSError as error:
+        print(f"pointsman sim: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _add_sockets(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to bind; 0.0.0.0 for all (%(default)s)")
+    add("--port", type=_port, default=8000, help="HTTP port, 0 for any (%(default)s)")
+    add("--event-port", type=_port, default=5557, help="of rank 0, 0 for any (%(default)s)")
+    add("--replay-port", type=_port, default=5657, help="of rank 0, 0 for any (%(default)s)")
+    add("--event-endpoint", help="publish here instead, by vLLM's rules: tcp://HOST:PORT connects")
+    add("--topic", default="", help="of every frame (empty)")
+    add("--buffer-steps", type=_positive, default=10_000, help="batches kept (%(default)s)")
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", default="sim", help="served model name (%(default)s)")
+    add("--lora", action="append", default=[], metavar="NAME=PATH", help="adapter; repeatable")
+    add("--blocks", type=_positive, default=1024, help="per rank, null block too (%(default)s)")
+    add("--block-size", type=_positive, default=16, help="tokens (%(default)s)")
+    add("--algorithm", choices=ALGORITHMS, default="sha256", help="of hashes (%(default)s)")
+    add("--hash-seed", default="0", help='PYTHONHASHSEED, or "none" for unset (%(default)s)')
+    add("--vllm-version", choices=VLLM_VERSIONS, default="0.33", help="to imitate (%(default)s)")
+    hashes = parser.add_mutually_exclusive_group()
+    hashes.add_argument("--int-hashes", dest="int_hashes", action="store_true", default=True)
+    hashes.add_argument("--bytes-hashes", dest="int_hashes", action="store_false")
+    add("--lookahead", type=_count, default=0, help="tokens hashed ahead, 0.33 (%(default)s)")
+    add("--data-parallel-size", type=_positive, default=1, help="ranks (%(default)s)")
+    add("--step-tokens-max", type=_positive, default=2048, help="tokens (%(default)s)")
+    add("--sequences-max", type=_positive, default=128, help="running at once (%(default)s)")
+    add("--step-ms", type=_duration, default=0.0, help="time a step takes (%(default)s)")
+    add("--token-us", type=_duration, default=0.0, help="and each token in it (%(default)s)")
+
+
+def _replica_settings(arguments: argparse.Namespace) -> ReplicaSettings:
+    return ReplicaSettings(
+        model=arguments.model,
+        vllm_version=arguments.vllm_version,
+        algorithm=arguments.algorithm,
+        hash_seed=None if arguments.hash_seed == "none" else arguments.hash_seed,
+        block_size=arguments.block_size,
+        lookahead=arguments.lookahead,
+        num_blocks=arguments.blocks,
+        data_parallel_size=arguments.data_parallel_size,
+        int_hashes=arguments.int_hashes,
+        step_tokens_max=arguments.step_tokens_max,
+        sequences_max=arguments.sequences_max,
+        loras=dict(_lora(text) for text in arguments.lora),
+    )
+
+
+def _publisher_settings(arguments: argparse.Namespace) -> PublisherSettings:
+    ranks, ports = arguments.data_parallel_size, (arguments.event_port, arguments.replay_port)
+    if not arguments.event_endpoint and all(ports) and abs(ports[0] - ports[1]) < ranks:
+        raise ValueError(f"--event-port and --replay-port must be {ranks} apart: one per rank")
+    host = "*" if arguments.host == "0.0.0.0" else arguments.host
+    settings = PublisherSettings(
+        endpoint=arguments.event_endpoint or f"tcp://{host}:{arguments.event_port}",
+        replay_endpoint=f"tcp://{host}:{arguments.replay_port}",
+        topic=arguments.topic,
+        buffer_steps=arguments.buffer_steps,
+        bind=None if arguments.event_endpoint else True,
+    )
+    for endpoint in filter(None, (settings.endpoint, settings.replay_endpoint)):
+        offset_endpoint(endpoint, ranks - 1)
+    return settings
+
+
+async def _serve_sim(
+    settings: ReplicaSettings, events: PublisherSettings, pace: Pace, host: str, port: int
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    simulator = Simulator(settings, events, pace)
+    runner, bound_port = await serve(create_app(simulator), host, port)
+    ready = {
+        "url": f"http://{host}:{bound_port}",
+        "event_endpoints": [publisher.endpoint for publisher in simulator.publishers],
+        "replay_endpoints": [publisher.replay_endpoint for publisher in simulator.publishers],
+    }
+    print(json.dumps(ready), flush=True)
+    await stop.wait()
+    await runner.cleanup()
+
+
+def _lora(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not (name and separator and path):
+        raise ValueError(f"--lora {text!r}: expected NAME=PATH")
+    return name, path
+
+
+def _port(text: str) -> int:
+    return _whole_number(text, 0, 0xFFFF)
+
+
+def _positive(text: str) -> int:
+    return _whole_number(text, 1, 2**31)
+
+
+def _count(text: str) -> int:
+    return _whole_number(text, 0, 2**31)
+
+
+def _duration(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration")
+    return value
+
+
+def _whole_number(text: str, least: int, most: int) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+    return int(text)

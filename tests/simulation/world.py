@@ -1,0 +1,263 @@
+"""One simulated world from a seed: engines, a bad network, the hub, and the invariant.
+
+The invariant (design): at every step the index of a replica is a subset, copy by copy, of the
+engine's pool as of the last applied batch, and equal to it where the history is said to be
+complete. After quiet it has caught up, and is complete wherever the engine can still tell its whole
+log.
+"""
+
+import random
+from collections.abc import Mapping
+
+from indexer.arrivals import Arrival, FrameReceived
+from indexer.evidence import Level
+from indexer.hub import Hub, Link, RankSource
+from indexer.index import PoolName, ReplicaId, match_replica
+from indexer.stream_outputs import Apply
+from proto.blockhash import BlockHash
+from tests.simulation.engine import WorldEngine
+from tests.simulation.network import Network
+
+POOL = PoolName("pool")
+ACTIONS = 60
+
+
+class World:
+    """``run`` raises AssertionError where the invariant does not hold."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        names = [f"engine-{n}" for n in range(rng.choice((1, 1, 2)))]
+        self.engines = {name: WorldEngine(rng, name) for name in names}
+        self.network = Network(rng, self.engines)
+        self.hub = Hub(self.network, replays_max=self.network.replays_max, track_changes=True)
+        self.mirrors: dict[ReplicaId, dict[BlockHash, int]] = {}
+        self.dials_in = {name: rng.random() < 0.3 for name in names}
+        self.has_replay = {name: rng.random() < 0.85 for name in names}
+        self.gentle = rng.random() < 0.3
+        for name in names:
+            self._follow(name)
+
+    def _follow(self, name: str) -> None:
+        engine = self.engines[name]
+        if self.dials_in[name]:
+            self.network.dial_in(engine)
+        source = RankSource(
+            ReplicaId(name),
+            POOL,
+            engine=name,
+            endpoint=None if self.dials_in[name] else name,
+            replay_endpoint=name if self.has_replay[name] else None,
+            topic=engine.topic,
+            blocks=engine.capacity if self.rng.random() < 0.8 else None,
+        )
+        link = self.hub.add(source, 0.0)
+        link.state.learn(version=engine.wire.version + ".0", lora_paths={})
+        self.mirrors[ReplicaId(name)] = {}
+
+    def run(self) -> None:
+        for _ in range(ACTIONS):
+            self._act()
+        self._quiet()
+
+    # What happens.
+
+    def _act(self) -> None:
+        rng, engine = self.rng, self.rng.choice(list(self.engines.values()))
+        chance = rng.random()
+        if chance < 0.35:
+            engine.submit()
+            self._step(engine)
+        elif chance < 0.55:
+            self._step(engine)
+        elif chance < 0.80:
+            self._deliver(rng.randint(1, 12))
+        elif chance < 0.90:
+            self.network.advance(rng.choice((0.05, 0.5, 2.1, 7.0)))
+            self.hub.tick(self.network.now)
+        elif not self.gentle:
+            self._fault(engine)
+        self._work(rng.randint(0, 6))
+
+    def _step(self, engine: WorldEngine) -> None:
+        # Behind a proxy the first number has to arrive: nothing else gives the restart away.
+        gentle = self.gentle or (engine.proxied and engine.seq < 1)
+        fates = ("sent",) if gentle else ("sent",) * 14 + ("dropped", "burnt")
+        self.network.publish(engine, engine.step(self.rng.choice(fates)))
+
+    def _fault(self, engine: WorldEngine) -> None:
+        self.rng.choice(
+            (
+                self._restart,
+                self._restart_behind_proxy,
+                self._reset,
+                lambda engine: engine.abort_one(),
+                lambda engine: self.network.publish(engine, engine.publish_garbage()),
+                lambda engine: self.network.publish(engine, engine.publish_unknown()),
+                self._drop_connections,
+                self._half_open_connections,
+                self._stall_connections,
+                self._report_sleep,
+            )
+        )(engine)
+
+    def _restart(self, engine: WorldEngine) -> None:
+        self.network.process_died(engine)
+        engine.start()
+        if self.dials_in[engine.name]:
+            self.network.dial_in(engine)
+
+    def _restart_behind_proxy(self, engine: WorldEngine) -> None:
+        """The connection outlives the process: only numbers that fall back tell."""
+        engine.start()
+        engine.proxied = True
+        for connection in self.network.connections.values():
+            if connection.engine is engine and connection.half_open_since is None:
+                connection.incarnation = engine.incarnation
+
+    def _reset(self, engine: WorldEngine) -> None:
+        if engine.engine.reset_prefix_cache() and self.rng.random() < 0.7:
+            engine.submit()
+            self._step(engine)
+
+    def _drop_connections(self, engine: WorldEngine) -> None:
+        for connection in self.network.of(engine):
+            self.network.drop(connection, self.rng.randint(0, 4))
+            if self.dials_in[engine.name]:
+                self.network.dial_in(engine)
+
+    def _half_open_connections(self, engine: WorldEngine) -> None:
+        for connection in self.network.of(engine):
+            self.network.half_open(connection)
+            if self.dials_in[engine.name]:
+                self.network.dial_in(engine)
+
+    def _stall_connections(self, engine: WorldEngine) -> None:
+        for connection in self.network.of(engine):
+            connection.stalled_until = self.network.now + self.rng.choice((0.5, 3.0, 9.0))
+
+    def _report_sleep(self, engine: WorldEngine) -> None:
+        """Discovery says that the engine sleeps, rightly or late."""
+        link = self.hub.links[ReplicaId(engine.name)]
+        engine.index_was_cleared = True
+        link.state.slept()
+        self._follow_changes(link)
+
+    def _deliver(self, count: int) -> None:
+        for _ in range(count):
+            arrival = self.network.deliver_one()
+            if arrival is not None:
+                self.hub.handle(arrival, self.network.now)
+                self._check_rank(arrival)
+
+    def _check_rank(self, arrival: Arrival) -> None:
+        if isinstance(arrival, FrameReceived):
+            assert arrival.topic.startswith(b"engine-")
+
+    def _work(self, count: int) -> None:
+        for _ in range(count):
+            if not self.hub.waiting:
+                return
+            link, output = self.hub._work[0]
+            self.hub.step()
+            self._follow_changes(link)
+            if isinstance(output, Apply):
+                self._check_applied(link, output)
+            else:
+                assert not link.state.blocks.primary.counts, "a clear left blocks"
+
+    # What must hold.
+
+    def _check_applied(self, link: Link, output: Apply) -> None:
+        engine = self.engines[link.source.engine]
+        truth = self._expected(link, engine.truth_of[output.payload])
+        index = link.state.blocks.primary.counts
+        assert_subset(index, truth)
+        evidence = self.hub.evidence(link.source.replica_id, self.network.now)
+        if link.state.indexed.history_complete and not link.state.facts(None, 0).unknown_event:
+            assert dict(index) == truth, "complete history, yet not equal to the pool"
+        if evidence.level is Level.EXACT:
+            assert dict(index) == truth and engine.known_seed
+        if output.payload in engine.unknown:
+            assert evidence.level is not Level.EXACT, "an unknown event may have removed blocks"
+        if link.state.blocks.capacity is not None:
+            assert sum(index.values()) <= engine.capacity
+        self._check_matches(link)
+
+    def _expected(self, link: Link, truth: dict[BlockHash, int]) -> dict[BlockHash, int]:
+        """The truth under the names that the index uses for this engine."""
+        engine = self.engines[link.source.engine]
+        return truth if link.state.translator is None else engine.translated(truth)
+
+    def _check_matches(self, link: Link) -> None:
+        """Bisection and scan against the plain definition, on prompts the engine has seen."""
+        engine = self.engines[link.source.engine]
+        scheme = engine.scheme if engine.known_seed else link.state.translator
+        if scheme is None or not link.state.indexed.scheme_ids:
+            return
+        resident = link.state.blocks.primary.counts
+        hashes = engine.names(self.rng.choice(engine.tokens))
+        expected = max((n for n, h in enumerate(hashes, 1) if h in resident), default=0)
+        if not engine.skips_cache:
+            assert match_replica(link.state.indexed, hashes).gpu == expected
+
+    def _follow_changes(self, link: Link) -> None:
+        """Applying each delta to a mirror must give the index: what a store would hold."""
+        delta = link.state.blocks.take_delta()
+        mirror = self.mirrors[link.source.replica_id]
+        for block_hash in delta.removed:
+            mirror.pop(block_hash, None)
+        mirror.update(delta.copies)
+        assert delta.added == frozenset(delta.copies)
+        assert mirror == dict(link.state.blocks.primary.counts), "deltas lost a change"
+
+    def _quiet(self) -> None:
+        """Everything is delivered, every engine has told all it has to tell, one probe answered."""
+        self.network.reliable = True
+        for engine in self.engines.values():
+            # A clear that an idle engine holds back comes with its next step (design, invariant),
+            # and that a last batch was burnt shows when another one follows.
+            before = engine.seq
+            while engine.seq == before or engine.engine.has_requests:
+                engine.submit()
+                while engine.engine.has_requests:
+                    self.network.publish(engine, engine.step())
+        for _ in range(60):
+            self.network.advance(0.5)
+            self.hub.tick(self.network.now)
+            self._deliver_all()
+        for replica_id, link in self.hub.links.items():
+            self._check_quiet(replica_id, link)
+
+    def _deliver_all(self) -> None:
+        for _ in range(3):
+            while any(r.queue or not r.served for r in self.network.replays.values()) or any(
+                c.queue and c.stalled_until <= self.network.now
+                for c in self.network.connections.values()
+            ):
+                self._deliver(1)
+            self._work(10_000)
+
+    def _check_quiet(self, replica_id: ReplicaId, link: Link) -> None:
+        engine = self.engines[link.source.engine]
+        index = dict(link.state.blocks.primary.counts)
+        truth = self._expected(link, engine.truth())
+        assert_subset(index, truth)
+        stream = link.stream
+        assert stream is not None, "not connected after quiet"
+        if self.has_replay[engine.name]:
+            last_seq = -1 if stream.last is None else stream.last.seq
+            assert last_seq == engine.seq - 1, "did not catch up"
+            whole = engine.log_is_whole and len(engine.buffer) == engine.seq
+            if whole and not engine.published_unreadable and not engine.index_was_cleared:
+                assert link.state.indexed.history_complete, "the whole log was there to be replayed"
+        if link.state.indexed.history_complete and not link.state.facts(None, 0).unknown_event:
+            assert index == truth
+        evidence = self.hub.evidence(replica_id, self.network.now)
+        assert (evidence.level is Level.EXACT) <= (index == truth)
+
+
+def assert_subset(index: Mapping[int, int], truth: Mapping[BlockHash, int]) -> None:
+    for block_hash, copies in index.items():
+        held = truth.get(BlockHash(block_hash), 0)
+        assert copies <= held, f"{copies} copies of {block_hash:016x}, the engine has {held}"
