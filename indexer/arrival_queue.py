@@ -95,8 +95,6 @@ class ArrivalQueue:
             return Burst(self._frames_max - len(self._arrivals), self._bytes_max - self._bytes)
 
     def put(self, burst: Burst) -> None:
-        if not burst.arrivals:
-            return
         with self._lock:
             was_empty = not self._arrivals
             self._arrivals.extend(burst.arrivals)
@@ -105,7 +103,7 @@ class ArrivalQueue:
             if not self.full and self._limit_reached():
                 self.full = True
                 self._full_total += 1
-        if was_empty:
+        if was_empty and burst.arrivals:
             self._wake()
 
     def take(self, limit: int) -> list[Arrival]:

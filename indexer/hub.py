@@ -192,8 +192,7 @@ class Hub:
                     link.connection = self._transport.connect(source.endpoint)
                     self._dialed[link.connection] = link
             elif link.stream is not None:
-                if link.state.wants_replay_from_start:
-                    link.state.wants_replay_from_start = False
+                if link.state.wants_replay_from_start and source.replay_endpoint is not None:
                     self._ask_again(link, now)
                 else:
                     self._do(link, link.stream.tick(now), now)
@@ -322,6 +321,7 @@ class Hub:
 
     def _ask_again(self, link: Link, now: float) -> None:
         """Ask for the log from its beginning, on a stream that has nothing to continue."""
+        link.state.wants_replay_from_start = False
         self._work.append((link, Clear("the log is asked for again, to be translated")))
         self._reconnect(link, now)
 

@@ -233,6 +233,7 @@ class ReplicaStream:
         self._last_live_seq = self.highest_seen = seq
         self._confirmed = not self._can_replay
         self._anchored = False
+        self._rounds = self._failures = 0
         self._hold(seq, payload)
         return outputs + ([self._request(now)] if self._can_replay else self._drain(now))
 
@@ -282,7 +283,7 @@ class ReplicaStream:
         """Nothing new three times in a row: go on with what comes live."""
         self._replay_lost = True
         outputs: list[Output] = []
-        if not self._anchored and self.last is not None:
+        if not self._anchored and not self._confirmed and self.last is not None:
             outputs.append(self._clear("continuity could not be proven: the replay is silent"))
         self._anchored = True
         return outputs + self._drain(now)
@@ -308,10 +309,10 @@ class ReplicaStream:
                     return [*outputs, self._request(now)]
                 outputs.extend(self._go_on_without())
             self._release()
-            self._rounds = 0
             self._confirmed = True
             self.last = LastBatch(seq, payload)
             outputs.append(Apply(seq, payload))
+        self._rounds = 0
         return outputs
 
     def _continues(self, seq: int) -> bool:

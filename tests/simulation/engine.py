@@ -41,6 +41,8 @@ class WorldEngine:
         self.blocks = rng.randint(8, 24)
         self.buffer_steps = rng.choice((4, 16, 1000))
         self.topic = name.encode()
+        # A replay endpoint that nobody answers, as behind a firewall.
+        self.replay_is_dead = rng.random() < 0.08
         # Prompts that read no cache store copies of what is resident: then a block's ancestors may
         # be evicted before it, so matches are checked only where nobody does this.
         self.skips_cache = rng.random() < 0.3

@@ -99,11 +99,11 @@ MUTANTS = {
         "            if replay.progressed:\n",
         "            if False:\n",
     ),
-    "no_end_marker_needed": Mutant(
-        "a replay without an end marker is asked again",
+    "dead_replay_awaited": Mutant(
+        "a replay that is silent three times is given up",
         STREAM,
-        "            self._retry_at = now + RETRY_INTERVAL_S\n            return []",
-        "            self._anchored = True\n            return self._drain(now)",
+        "if self._failures < REPLAY_FAILURES_MAX:",
+        "if True:",
     ),
     "no_probe": Mutant(
         "a silent replica's last batch is asked again",

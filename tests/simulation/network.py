@@ -183,7 +183,9 @@ class Network:
         batches = [b for b in replay.engine.buffer if b[0] >= replay.start_seq]
         stop: Arrival = ReplayEnded(replay.id)
         chance = 1.0 if self.reliable else self.rng.random()
-        if chance < 0.05:
+        if replay.engine.replay_is_dead:
+            batches, stop = [], ReplayStopped(replay.id, "silent")
+        elif chance < 0.05:
             batches, stop = [], ReplayStopped(replay.id, "silent")
         elif chance < 0.10:
             # The sender's queue overflowed: a tail, or something in the middle, is never sent.

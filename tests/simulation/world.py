@@ -214,6 +214,7 @@ class World:
     def _quiet(self) -> None:
         """Everything is delivered, every engine has told all it has to tell, one probe answered."""
         self.network.reliable = True
+        self._settle(15.0)
         for engine in self.engines.values():
             # A clear that an idle engine holds back comes with its next step (design, invariant),
             # and that a last batch was burnt shows when another one follows.
@@ -222,12 +223,16 @@ class World:
                 engine.submit()
                 while engine.engine.has_requests:
                     self.network.publish(engine, engine.step())
-        for _ in range(60):
+        self._settle(20.0)
+        for replica_id, link in self.hub.links.items():
+            self._check_quiet(replica_id, link)
+
+    def _settle(self, seconds: float) -> None:
+        until = self.network.now + seconds
+        while self.network.now < until:
             self.network.advance(0.5)
             self.hub.tick(self.network.now)
             self._deliver_all()
-        for replica_id, link in self.hub.links.items():
-            self._check_quiet(replica_id, link)
 
     def _deliver_all(self) -> None:
         for _ in range(3):
@@ -245,9 +250,8 @@ class World:
         assert_subset(index, truth)
         stream = link.stream
         assert stream is not None, "not connected after quiet"
-        if self.has_replay[engine.name]:
-            last_seq = -1 if stream.last is None else stream.last.seq
-            assert last_seq == engine.seq - 1, "did not catch up"
+        assert stream.last is not None and stream.last.seq == engine.seq - 1, "did not catch up"
+        if self.has_replay[engine.name] and not engine.replay_is_dead:
             whole = engine.log_is_whole and len(engine.buffer) == engine.seq
             if whole and not engine.published_unreadable and not engine.index_was_cleared:
                 assert link.state.indexed.history_complete, "the whole log was there to be replayed"
