@@ -6,16 +6,36 @@ something was asked for wrongly, 1 where it failed.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 
+from indexer.config import ConfigError, parse_config
 from indexer.inspection import NotACapture, inspect
+from indexer.listener import ListenError
+from indexer.logs import log_to_stdout
 from indexer.recorder import NotRecordable, Recording, RecordingFailed, record
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
 
 # A frame is at most 64 MiB (indexer.subscriber) and a line writes it as hex digits.
 LINE_BYTES_MAX = 160 * 2**20
+
+_INDEXER_EXAMPLE = """\
+example: pointsman indexer --config indexer.toml, with two replicas that say where their events are
+
+  [[replicas]]
+  name = "a"
+  url = "http://10.0.0.7:8000"
+
+  [[replicas]]
+  name = "b"
+  url = "http://10.0.0.8:8000"
+
+GET /replicas tells what is known of each, GET /metrics the same for Prometheus (127.0.0.1:9464
+unless http.listen says otherwise). A key that the replicas ask for is read from the environment,
+VLLM_API_KEY.
+"""
 
 _RECORD_EXAMPLE = """\
 example: record what a replica has published since it started, and for one more minute
@@ -39,7 +59,20 @@ Prints one JSON object per file. The engine is understood when "not_reproduced" 
 
 def add_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     """Declare every subcommand of this package."""
+    _add_indexer(subcommands)
     _add_events(subcommands)
+
+
+def _add_indexer(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
+    parser = subcommands.add_parser(
+        "indexer",
+        help="follow the replicas' KV events and serve the index",
+        description="Follow the replicas' KV events and keep an index of the blocks each holds.",
+        epilog=_INDEXER_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, metavar="FILE", help="TOML, see the example")
+    parser.set_defaults(run=run_indexer)
 
 
 def _add_events(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
@@ -81,6 +114,36 @@ def _add_inspect(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recording, JSON lines")
     parser.add_argument("--hashes", action="store_true", help="list the resident block hashes too")
     parser.set_defaults(run=run_inspect)
+
+
+def run_indexer(arguments: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT. What is wrong with the configuration stops it before it runs."""
+    # Imported here: an event loop and an HTTP server are nothing that `events inspect` needs.
+    import uvloop
+
+    from indexer.app import IndexerApp
+
+    try:
+        with open(arguments.config, "rb") as file:
+            config = parse_config(file.read())
+    except OSError as error:
+        return _refuse(f"{arguments.config}: {error.strerror}")
+    except ConfigError as error:
+        return _refuse(f"{arguments.config}: {error}")
+    key = os.environ.get("VLLM_API_KEY")
+    app = IndexerApp(config, {"Authorization": f"Bearer {key}"} if key else None)
+    log_to_stdout()
+    try:
+        uvloop.run(app.run())
+    except (ListenError, OSError) as error:
+        print(f"pointsman indexer: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _refuse(text: str) -> int:
+    print(f"pointsman indexer: {text}", file=sys.stderr)
+    return 2
 
 
 def run_record(arguments: argparse.Namespace) -> int:

@@ -192,7 +192,7 @@ class Hub:
                     link.connection = self._transport.connect(source.endpoint)
                     self._dialed[link.connection] = link
             elif link.stream is not None:
-                if link.state.wants_replay_from_start and source.replay_endpoint is not None:
+                if link.state.wants_replay_from_start and link.stream.can_replay:
                     self._ask_again(link, now)
                 else:
                     self._do(link, link.stream.tick(now), now)

@@ -3,8 +3,9 @@
 A frame names its connection only by file descriptor, and the kernel gives a closed descriptor to
 the next connection. Rules it keeps:
 
-* The monitor is drained before and after each burst. What was disconnected before a burst that
-  read until nothing was left has nothing more to say: its loss is reported then.
+* The monitor is drained before each burst (by the reader) and after it. What was known to be
+  disconnected before a burst that read until nothing was left has nothing more to say: its loss
+  is reported then.
 * A descriptor that was disconnected and accepted again while frames of both could be waiting is
   doubtful until one such burst has passed; its frames are dropped and counted. So are frames of
   unknown descriptors. Their streams notice the hole and replay.
@@ -103,7 +104,6 @@ class Listener:
 
     def visit(self, burst: Burst, now: float) -> bool:
         """Report what is there; True when there may be more."""
-        self.observe()
         leaving = list(self._departed)
         self._burst_number += 1
         messages, exhausted = self._read(burst)

@@ -7,7 +7,8 @@ Rules it keeps:
   message not read yet. An interval of 24 days keeps them readable until the owner closes.
 * An owner that wants all frames of a lost connection drains the monitor first, then reads until
   nothing is left: what the peer sent was handed over before its loss was announced. This, and
-  the order of the events of one socket, hold because the context has a single I/O thread.
+  the order of the events of one socket, hold because the context has a single I/O thread. Only
+  of a peer that breaks the protocol the last frames may come too late, and are dropped.
 * The monitor is drained also when nobody wants more frames: it is a bounded pipe, and the I/O
   thread of all sockets blocks when it is full.
 * IPv6 is on only for literal IPv6 endpoints. With it, libzmq resolves ``localhost`` to ``::1``

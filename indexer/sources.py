@@ -260,7 +260,7 @@ def _source(rank: int, source: _SourceBody, host: str, resolves: bool) -> EventS
     written = parse_endpoint(source.endpoint)
     return EventSource(
         rank=rank,
-        endpoint=substitute_host(source.endpoint, host) if binds else source.endpoint,
+        endpoint=substitute_host(source.endpoint, host),
         replay_endpoint=replay and substitute_host(replay, host, wildcards=_REPLAY_WILDCARD_HOSTS),
         topic=source.topic,
         buffer_steps=source.buffer_steps,

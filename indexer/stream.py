@@ -98,7 +98,7 @@ class ReplicaStream:
 
     @property
     def _settled(self) -> bool:
-        return self._anchored or not self._can_replay
+        return self._anchored or not self.can_replay
 
     @property
     def lag_batches(self) -> int:
@@ -110,7 +110,8 @@ class ReplicaStream:
         return self._replay_configured and now - self._heard_at > SILENT_S
 
     @property
-    def _can_replay(self) -> bool:
+    def can_replay(self) -> bool:
+        """A replay endpoint is configured and was not given up."""
         return self._replay_configured and not self._replay_lost
 
     # What happened.
@@ -118,7 +119,7 @@ class ReplicaStream:
     def opened(self, now: float) -> list[Output]:
         """The connection stands: prove continuity, or begin at the beginning."""
         self._heard_at = now
-        if self._can_replay:
+        if self.can_replay:
             return [self._request(now)]
         if self.last is None:
             return []
@@ -157,7 +158,9 @@ class ReplicaStream:
                 return self._compare_with_held(seq, payload)
             if seq <= replay.proof.seq:
                 return self._other_incarnation(now)
-            # The last applied batch has left the engine's buffer: what comes is a mere suffix.
+            # The last applied batch has left the engine's buffer: what comes is a mere suffix, and
+            # whether it is of the log that is live has to be found out again.
+            self._confirmed = False
             outputs.append(self._clear("the engine's replay buffer no longer reaches back"))
         return outputs + self._replayed(replay, seq, payload, now)
 
@@ -231,11 +234,11 @@ class ReplicaStream:
         self._held.clear()
         self._held_bytes = 0
         self._last_live_seq = self.highest_seen = seq
-        self._confirmed = not self._can_replay
+        self._confirmed = not self.can_replay
         self._anchored = False
         self._rounds = self._failures = 0
         self._hold(seq, payload)
-        return outputs + ([self._request(now)] if self._can_replay else self._drain(now))
+        return outputs + ([self._request(now)] if self.can_replay else self._drain(now))
 
     def _replayed(self, replay: _Replay, seq: int, payload: bytes, now: float) -> list[Output]:
         """One reply behind the proof: the next batch, an old one, or a hole."""
@@ -304,7 +307,7 @@ class ReplicaStream:
                     self._confirmed = True
                 continue
             if not self._continues(seq):
-                if self._can_replay and self._rounds < ROUNDS_MAX:
+                if self.can_replay and self._rounds < ROUNDS_MAX:
                     self._rounds += 1
                     return [*outputs, self._request(now)]
                 outputs.extend(self._go_on_without())

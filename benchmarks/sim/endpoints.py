@@ -23,7 +23,13 @@ class PublisherSettings:
     bind: bool | None = None
 
     def source(self, endpoint: str, replay_endpoint: str | None) -> dict[str, Any]:
-        """One rank's entry in the answer of GET /kv_event_sources, with its own endpoints."""
+        """One rank's entry in the answer of GET /kv_event_sources, with its own endpoints.
+
+        A publisher that was told to bind a plain address is reported as one that binds, which in
+        vLLM's notation takes a "*": whoever reads it must not wait for it to connect.
+        """
+        if self.binds and not _reads_as_bound(endpoint):
+            endpoint = f"tcp://*:{endpoint.rpartition(':')[2]}"
         return {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
@@ -39,8 +45,11 @@ class PublisherSettings:
     def binds(self) -> bool:
         if self.bind is not None:
             return self.bind
-        endpoint = self.endpoint
-        return "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
+        return _reads_as_bound(self.endpoint)
+
+
+def _reads_as_bound(endpoint: str) -> bool:
+    return "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
 
 
 def offset_endpoint(endpoint: str, rank: int) -> str:

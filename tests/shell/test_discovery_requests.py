@@ -118,9 +118,7 @@ async def test_a_server_without_the_essentials_is_not_vllm(replica, path):
 
 
 @pytest.mark.parametrize("path", ["/version", "/kv_event_sources", "/v1/models"])
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b"\xff", b"[" * 200_000, b'{"version": 1}']
-)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"\xff", b"[" * 200_000, b'{"data": 1}'])
 async def test_a_body_that_is_not_vllms_is_a_typed_error(replica, path, body):
     """Whatever a path answers, the error is a DiscoveryError that names the path."""
     with pytest.raises(DiscoveryError, match=path):
@@ -169,11 +167,21 @@ async def test_a_compressed_bomb_is_not_inflated(replica):
 
     tracemalloc.start()
     try:
-        with pytest.raises(DiscoveryError):
+        with pytest.raises(DiscoveryError, match="/version answered something"):
             await replica({"/version": compressed})
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
+
+
+async def test_redirects_are_not_followed(replica):
+    """A replica cannot send the indexer to another address."""
+
+    async def elsewhere(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound("/v1/models")
+
+    with pytest.raises(DiscoveryError, match="302"):
+        await replica({"/version": elsewhere})
 
 
 async def test_a_silent_replica_costs_the_timeout(replica):

@@ -156,7 +156,7 @@ def by_connection(arrivals):
 
 def check_lifecycles(world: World) -> None:
     engines = {}
-    for connection, (opened, *rest) in by_connection(world.arrivals).items():
+    for opened, *rest in by_connection(world.arrivals).values():
         assert isinstance(opened, ConnectionOpened)
         frames = [arrival for arrival in rest if isinstance(arrival, FrameReceived)]
         losses = [arrival for arrival in rest if isinstance(arrival, ConnectionLost)]
@@ -198,7 +198,7 @@ def test_no_frame_is_ever_attributed_to_another_engine():
             raise
         dropped += world.listener.unattributed_total
         reported += sum(isinstance(arrival, FrameReceived) for arrival in world.arrivals)
-    assert dropped > 100 and reported > 10 * dropped, "the simulation tests too little"
+    assert dropped > 1000 and reported > 1000, "the simulation tests too little"
 
 
 def test_nothing_is_dropped_while_descriptors_are_not_reused():
@@ -258,12 +258,8 @@ def test_a_descriptor_is_trusted_again_after_a_clean_burst():
     world.settle()
     assert new.fd == old.fd
     assert world.listener.unattributed_total == 0
-    assert [
-        arrival.payload for arrival in world.arrivals if isinstance(arrival, FrameReceived)
-    ] == [
-        b"0",
-        b"1",
-    ]
+    frames = [arrival for arrival in world.arrivals if isinstance(arrival, FrameReceived)]
+    assert [frame.payload for frame in frames] == [b"0", b"1"]
 
 
 def test_a_frame_of_an_unknown_descriptor_is_dropped():

@@ -60,8 +60,8 @@ def test_a_lost_connection_is_never_resumed(listening, peers):
     poll_until(lambda: here.subscriber.stats.full)
     publisher.close()
     peers.wait_until_gone()
-    revived = peers.publisher(bind=publisher.endpoint).socket
-    assert not revived.poll(500), "it subscribed again"
+    visitors = peers.publisher(bind=publisher.endpoint).socket.get_monitor_socket()
+    assert not visitors.poll(500), "somebody came back"
     here.until_last(ConnectionLost)
     again = here.subscriber.connect(publisher.endpoint)
     here.until(lambda: bool(here.about(again)))
@@ -163,6 +163,7 @@ def test_an_oversized_message_ends_the_connection(listening, peers):
     """A message above message_bytes_max is never held in memory; its sender is lost."""
     here, publisher, connection = connected(listening, peers, message_bytes_max=1000)
     publisher.publish(1, b"x" * 1000)
+    here.until(lambda: here.seqs(connection) == [1])
     publisher.publish(2, b"x" * 1001)
     here.until_last(ConnectionLost)
     assert here.seqs(connection) == [1]

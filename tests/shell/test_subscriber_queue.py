@@ -7,7 +7,13 @@ import threading
 import pytest
 import zmq
 
-from indexer.arrivals import ConnectionLost, FrameReceived, ReplayBatchReceived, ReplayStopped
+from indexer.arrivals import (
+    ConnectionLost,
+    FrameReceived,
+    ReplayBatchReceived,
+    ReplayEnded,
+    ReplayStopped,
+)
 from indexer.subscriber import ListenError, Subscriber
 from tests.shell.zmq_peers import Listening, Peers, poll_until
 
@@ -24,9 +30,14 @@ def connected(listening, peers, **limits):
 def test_a_full_queue_stops_the_reading_and_loses_nothing(listening, peers, limits):
     """At a limit reading stops; taking resumes it, and every frame comes in order."""
     here, publisher, connection = connected(listening, peers, **limits)
+    other = peers.publisher()
+    here.subscriber.connect(other.endpoint)
+    other.wait_for_subscriber()
+    here.until_opened(2)
     for seq in range(1000):
         publisher.publish(seq, b"x" * 100)
     poll_until(lambda: here.subscriber.stats.full)
+    other.publish(0)  # A socket that becomes readable now is not looked at again and again.
     assert here.subscriber.stats.queued_frames == 50
     assert here.subscriber.stats.queued_bytes == 50 * 102
     assert here.turns_within(0.1) <= 3
@@ -81,6 +92,23 @@ def test_silence_is_not_counted_while_the_queue_is_full(listening, peers):
     assert not here.of(ReplayStopped)
     here.until_last(ReplayStopped)
     assert here.about(replay)[-1] == ReplayStopped(replay, "silent for 300 ms")
+
+
+def test_silence_starts_anew_when_there_is_room_again(listening, peers):
+    """A replay that had nothing to say while the queue was full gets its whole time afterwards."""
+    here, publisher, _ = connected(listening, peers, frames_max=5, replay_silence_ms_max=500)
+    server = peers.replay_server()
+    replay = here.subscriber.replay(server.endpoint, 0)
+    server.receive()
+    for seq in range(6):
+        publisher.publish(seq)
+    poll_until(lambda: here.subscriber.stats.full)
+    here.turns_within(0.8)
+    here.take()
+    poll_until(lambda: here.subscriber.stats.queued_frames > 0)  # It reads again.
+    server.reply(b"", b"\xff" * 8, b"")
+    here.until(lambda: bool(here.about(replay)))
+    assert here.about(replay) == [ReplayEnded(replay)]
 
 
 def test_an_idle_reader_sleeps(listening, peers):

@@ -53,6 +53,17 @@ def test_a_missing_end_marker_is_silence(listening, peers):
     ]
 
 
+def test_a_slow_replay_is_not_silent(listening, peers):
+    """Silence is counted from the last batch, not from the request."""
+    here, server, replay, _ = asked(listening, peers, replay_silence_ms_max=400)
+    for seq in range(6):
+        server.reply(b"", seq_bytes(seq), b"batch")
+        server.socket.poll(100)  # Nothing comes; this is the pace.
+    server.reply(b"", END, b"")
+    here.until_last(ReplayEnded)
+    assert len(here.about(replay)) == 7
+
+
 def test_an_unanswered_request_is_silence(listening, peers):
     """A server that answers nothing, as vLLM does to malformed requests, stops the replay."""
     here, _, replay, _ = asked(listening, peers, replay_silence_ms_max=100)

@@ -252,7 +252,8 @@ class World:
         assert stream is not None, "not connected after quiet"
         assert stream.last is not None and stream.last.seq == engine.seq - 1, "did not catch up"
         if self.has_replay[engine.name] and not engine.replay_is_dead:
-            whole = engine.log_is_whole and len(engine.buffer) == engine.seq
+            # Behind a proxy two incarnations share a connection, and patience with one is used up.
+            whole = engine.log_is_whole and len(engine.buffer) == engine.seq and not engine.proxied
             if whole and not engine.published_unreadable and not engine.index_was_cleared:
                 assert link.state.indexed.history_complete, "the whole log was there to be replayed"
         if link.state.indexed.history_complete and not link.state.facts(None, 0).unknown_event:
