@@ -6,7 +6,8 @@ the same code runs on ZMQ and in a simulated world. Rules (design, decision 7):
 
 * One connection is one stream. A new connection's stream has to prove that it continues what the
   link has applied; a stream that gave its connection up leaves nothing to continue.
-* Where engines connect to us, streams are told apart by (connection, topic, rank). Two live
+* Where engines connect to us, streams are told apart by (connection, topic, rank). Which engine a
+  connection is shows with its first frame; until then its replay endpoint is asked. Two live
   connections with the same topic and rank are refused: both are ignored, the index is cleared, and
   the evidence says so until one of them is gone.
 * One replay at a time per engine, and a few in all: a replay stalls the engine's own publishing.
@@ -141,6 +142,7 @@ class Hub:
         self.index.replicas[source.replica_id] = state.indexed
         if source.endpoint is None:
             self._by_topic[(source.topic, source.rank)] = link
+            self._begin_unheard(link, now)
         return link
 
     def remove(self, replica_id: ReplicaId) -> None:
@@ -222,13 +224,19 @@ class Hub:
             link.backoff_s = RECONNECT_S_MIN
             self._begin(link, connection, now)
 
-    def _begin(self, link: Link, connection: ConnectionId, now: float) -> None:
+    def _begin(self, link: Link, connection: ConnectionId | None, now: float) -> None:
         """A stream for this connection, which has to continue what was applied."""
         link.connection = connection
         link.stream = ReplicaStream(
             replay=link.source.replay_endpoint is not None, resume=link.last, now=now
         )
+        link.stream.connected = connection is not None
         self._do(link, link.stream.opened(now), now)
+
+    def _begin_unheard(self, link: Link, now: float) -> None:
+        """A stream for an engine that will connect to us: what it can replay need not wait."""
+        if link.source.replay_endpoint is not None:
+            self._begin(link, None, now)
 
     def _lost(self, connection: ConnectionId, now: float) -> None:
         link = self._dialed.pop(connection, None)
@@ -245,6 +253,8 @@ class Hub:
                 accepted.state.duplicate_publisher = False
                 for survivor in accepted.claimants:
                     self._begin(accepted, survivor, now)
+            if accepted.stream is None and not accepted.state.duplicate_publisher:
+                self._begin_unheard(accepted, now)
 
     def _end(self, link: Link) -> None:
         if link.stream is not None:
@@ -285,7 +295,10 @@ class Hub:
     def _claim(self, link: Link, connection: ConnectionId, now: float) -> None:
         """A connection speaks for a rank for the first time."""
         if len(link.claimants) == 1:
-            self._begin(link, connection, now)
+            if link.stream is None:
+                self._begin(link, connection, now)
+            else:
+                link.connection, link.stream.connected = connection, True
         elif not link.state.duplicate_publisher:
             link.state.duplicate_publisher = True
             link.state.notes.add(
@@ -327,10 +340,9 @@ class Hub:
 
     def _reconnect(self, link: Link, now: float) -> None:
         connection = link.connection
-        assert connection is not None
         self._end(link)
         link.last = None
-        if self._dialed.pop(connection, None) is not None:
+        if connection is not None and self._dialed.pop(connection, None) is not None:
             self._transport.close(connection)
             link.reconnect_at = now
         else:

@@ -22,11 +22,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from indexer.arrivals import (
-    ReplayBatchReceived,
-    ReplayEnded,
-    ReplayStopped,
-)
 from indexer.discovery import DiscoveryError, EngineFacts, discover
 from indexer.hub import Hub, RankSource
 from indexer.index import PoolName, ReplicaId
@@ -34,7 +29,7 @@ from indexer.inspection import head_lines
 from indexer.recording_log import RecordingLog
 from indexer.replica import ReplicaState
 from indexer.sources import EventSource, offset_endpoint
-from indexer.stream_outputs import Apply, Clear, LastBatch
+from indexer.stream_outputs import Apply, Clear
 from indexer.subscriber import ListenError, Subscriber
 
 DISCOVERY_S_MAX = 10.0
@@ -87,7 +82,6 @@ async def _record(recording: Recording) -> int:
             head = head_lines(facts, _origin(recording.replica_url))
             log = RecordingLog(file, sys.stderr, time.monotonic, head)
             hub = _hub(subscriber, sources, recording, log)
-            await _replay_unheard(subscriber, hub, stop)
             _listen(subscriber, hub, recording.bind)
             await _follow(subscriber, hub, log, stop, recording.seconds)
         if log.not_heard and not log.frames:
@@ -175,28 +169,6 @@ def _open(path: str) -> TextIO:
         raise NotRecordable(f"{path} exists already; choose another --out") from None
     except OSError as error:
         raise NotRecordable(f"{path} cannot be written: {error.strerror}") from None
-
-
-async def _replay_unheard(subscriber: Subscriber, hub: Hub, stop: "_Stop") -> None:
-    """The history of ranks that connect to us, which the hub knows only from their first frame.
-
-    Before anyone can connect, so that what comes live has to continue what is written here.
-    """
-    links = [link for link in hub.links.values() if link.source.endpoint is None]
-    replays = {
-        subscriber.replay(link.source.replay_endpoint, 0): link
-        for link in links
-        if link.source.replay_endpoint is not None
-    }
-    while replays and not stop.stopped:
-        for arrival in subscriber.take(_ARRIVALS_PER_TURN_MAX):
-            match arrival:
-                case ReplayBatchReceived(replay, seq, payload):
-                    replays[replay].state.apply(Apply(seq, payload))
-                    replays[replay].last = LastBatch(seq, payload)
-                case ReplayEnded(replay) | ReplayStopped(replay):
-                    del replays[replay]
-        await stop.wait(_TURN_S_MAX)
 
 
 def _listen(subscriber: Subscriber, hub: Hub, bind: str | None) -> None:

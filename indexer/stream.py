@@ -65,6 +65,8 @@ class ReplicaStream:
     def __init__(self, *, replay: bool, resume: LastBatch | None = None, now: float = 0.0) -> None:
         self.last = resume
         self.closed = False
+        # False for an engine that connects to us and has not spoken yet: only replays tell of it.
+        self.connected = True
         self.highest_seen = -1 if resume is None else resume.seq
         self.replays = 0
         self._replay_configured = replay
@@ -94,7 +96,8 @@ class ReplicaStream:
     def recovering(self) -> bool:
         """The index may be behind for a known reason that is being dealt with."""
         catching_up = self._replay is not None and (not self._anchored or bool(self._held))
-        return self._retry_at is not None or catching_up or not self._settled
+        waiting = self._retry_at is not None or not self.connected
+        return waiting or catching_up or not self._settled
 
     @property
     def _settled(self) -> bool:
@@ -187,6 +190,10 @@ class ReplicaStream:
         self._failures = 0 if replay.progressed else self._failures + 1
         if self._failures < REPLAY_FAILURES_MAX:
             self._retry_at = now + RETRY_INTERVAL_S
+            return []
+        if not self.connected:
+            # Nothing comes live, so there is nothing to go on with: keep what is known, and ask.
+            self._retry_at = now + PROBE_INTERVAL_S
             return []
         return self._give_up_replay(now)
 

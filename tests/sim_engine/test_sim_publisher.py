@@ -38,14 +38,13 @@ class Peer:
         self.subscriber.connect(self.publisher.endpoint)
         assert monitor.poll(WAIT_MS)
         self.subscriber.disable_monitor()
+        monitor.close(0)
         # The subscription follows the handshake on the same connection; the loopback needs no more.
         self.subscriber.poll(50)
 
     def close(self) -> None:
         self.publisher.close()
-        self.subscriber.close(0)
-        self.asker.close(0)
-        self.context.term()
+        self.context.destroy(0)
 
     def publish(self, count: int) -> None:
         for _ in range(count):
@@ -232,6 +231,7 @@ def test_restart_begins_again_at_zero(peer: Peer):
     assert (peer.publisher.endpoint, peer.publisher.replay_endpoint) == endpoints
     assert monitor.poll(WAIT_MS), "the subscriber does not come back"
     peer.subscriber.disable_monitor()
+    monitor.close(0)
     peer.subscriber.poll(50)
     peer.publish(1)
     assert peer.live_seqs(1) == [0] and peer.replayed_seqs(0) == [0]

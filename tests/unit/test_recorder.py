@@ -62,9 +62,15 @@ def generate(url: str, start: int, rank: int, lora: str | None = None) -> None:
     post(url, "/sim/generate", {"token_ids": tokens, "rank": rank, "lora_name": lora})
 
 
-def recorder(url: str, out: Path, *flags: str) -> subprocess.Popen[str]:
+@contextmanager
+def recorder(url: str, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A recording in a process of its own, which does not outlive a test that fails."""
     command = (*MAIN, "events", "record", "--replica", url, "--out", str(out), *flags)
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_for_frames(out: Path, count: int) -> None:
