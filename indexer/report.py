@@ -16,7 +16,7 @@ def replica_report(hub: Hub, link: Link, now: float) -> dict[str, Any]:
         "rank": link.source.rank,
         "evidence": evidence.level,
         "reasons": list(evidence.reasons),
-        "connected": stream is not None,
+        "connected": stream is not None and stream.connected,
         "schemes": [scheme.describe() | {"id": scheme.id} for scheme in schemes_of(link)],
         "seq": state.applied_seq if state.applied_seq >= 0 else None,
         "lag_batches": stream.lag_batches if stream is not None else None,

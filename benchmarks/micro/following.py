@@ -22,7 +22,11 @@ _WAIT_S_MAX = 60.0
 async def following(published: Published, blocks: int | None) -> AsyncIterator[Hub]:
     """A hub that follows one rank for as long as the context lasts."""
     loop = asyncio.get_running_loop()
-    subscriber = Subscriber(lambda: loop.call_soon_threadsafe(pump.woken.set) and None)
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(pump.woken.set)
+
+    subscriber = Subscriber(wake)
     hub = Hub(subscriber)
     pump = Pump(subscriber, hub)
     source = RankSource(

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Iterator
-from typing import Any
+from multiprocessing.connection import Connection
 
 import uvloop
 
@@ -60,7 +60,7 @@ def measure(scale: float = 1.0) -> Iterator[Measurement]:
         yield Measurement.of(f"ingest_{shape.name}", "blocks/s of CPU", rates)
 
 
-async def _rate(pipe: Any, published: Published, shape: Shape) -> float:
+async def _rate(pipe: "Connection[object, Published]", published: Published, shape: Shape) -> float:
     """One run with a subscriber and a hub of its own."""
     async with following(published, shape.pool_blocks) as hub:
         await asyncio.to_thread(pipe.send, True)

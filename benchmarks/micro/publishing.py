@@ -8,7 +8,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import zmq
 
@@ -20,6 +20,9 @@ from benchmarks.sim.wire import WireFormat
 # A fork would inherit the parent's ZMQ threads and its memory.
 _SPAWN = multiprocessing.get_context("spawn")
 _JOIN_S_MAX = 10.0
+
+Given = TypeVar("Given")
+Said = TypeVar("Said")
 
 
 class Published(NamedTuple):
@@ -35,11 +38,11 @@ class Published(NamedTuple):
 
 @contextmanager
 def process(
-    engine: Callable[[Any, Shape], None], shape: Shape
-) -> Iterator[tuple[Any, Published]]:
-    """Runs ``engine`` in a process: the pipe to it, and what it said about itself."""
+    body: Callable[["Connection[Said, object]", Given], None], given: Given
+) -> Iterator[tuple["Connection[object, Said]", Said]]:
+    """Runs ``body`` in a process: the pipe to it, and the first thing it said."""
     mine, its = _SPAWN.Pipe()
-    child = _SPAWN.Process(target=engine, args=(its, shape), daemon=True)
+    child = _SPAWN.Process(target=body, args=(its, given), daemon=True)
     child.start()
     its.close()
     try:
@@ -50,7 +53,7 @@ def process(
         child.close()
 
 
-def live(pipe: "Connection[Any, Any]", shape: Shape) -> None:
+def live(pipe: "Connection[Published, object]", shape: Shape) -> None:
     """Each message on the pipe begins a run; the second one of a run ends its warm-up.
 
     XPUB tells when the subscription is there, and its queue has no limit: nothing is dropped.
@@ -75,7 +78,7 @@ def live(pipe: "Connection[Any, Any]", shape: Shape) -> None:
                 _send(socket, frames[facts.warm_batches :])
 
 
-def replaying(pipe: "Connection[Any, Any]", shape: Shape) -> None:
+def replaying(pipe: "Connection[Published, object]", shape: Shape) -> None:
     """Every batch is in the replay buffer and none was sent live."""
     stored, all_batches = [], list(batches(shape))
     settings = PublisherSettings(

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,23 +14,11 @@ from typing import Any
 import pytest
 
 from indexer.inspection import inspect
+from tests.ports import free_port_pair
 
 MAIN = (sys.executable, "-m", "router.main")
 ROOT = Path(__file__).parent.parent.parent
 READY_S_MAX = 30.0
-
-
-def free_port_pair() -> int:
-    """A port whose neighbour is free too, for two ranks."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 @contextmanager

@@ -1,0 +1,31 @@
+"""``python -m benchmarks.micro``: one JSON line per figure, in the order of the budgets."""
+
+import argparse
+from collections.abc import Callable, Iterator
+
+from benchmarks.micro import hashing, ingest, matching, memory, replaying
+from benchmarks.micro.measurement import Measurement
+
+SUBJECTS: dict[str, Callable[[float], Iterator[Measurement]]] = {
+    "hashing": hashing.measure,
+    "ingest": ingest.measure,
+    "match": matching.measure,
+    "memory": memory.measure,
+    "replay": replaying.measure,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.micro",
+        description="Measure the budgets; prints a JSON line per figure, about a minute in all.",
+    )
+    parser.add_argument("--only", metavar="NAME", choices=SUBJECTS, help=", ".join(SUBJECTS))
+    arguments = parser.parse_args()
+    for subject in [arguments.only] if arguments.only else SUBJECTS:
+        for measurement in SUBJECTS[subject](1.0):
+            print(measurement.line(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
