@@ -117,6 +117,7 @@ def test_a_fleet_is_followed_whoever_connects(tmp_path: Path, dial_in: bool) -> 
             fleet.generate(start)
             fleet.generate(start + 100, rank=1)
         for rank in (0, 1):
+            fleet.heard(rank)
             report = fleet.caught_up(rank)
             assert report["replica"] == f"a#{rank}" and report["schemes"][0]["seed"] == "0"
 

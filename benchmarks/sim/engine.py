@@ -86,11 +86,12 @@ class SimulatedEngine:
         step_tokens_max: int = 2048,
         sequences_max: int = 128,
         next_token: NextToken = arithmetic_token,
+        unhashed_first: bool = True,
     ) -> None:
         if step_tokens_max < 1 or sequences_max < 1:
             raise ValueError(f"{step_tokens_max} tokens, {sequences_max} sequences: at least 1")
         self.scheme = scheme
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, unhashed_first)
         self.counters = EngineCounters()
         self.sleep_level = 0
         self._step_tokens_max = step_tokens_max
@@ -101,8 +102,7 @@ class SimulatedEngine:
         self._waiting: deque[_Request] = deque()
 
     def __repr__(self) -> str:
-        asleep = f", asleep at level {self.sleep_level}" if self.sleep_level else ""
-        return f"<SimulatedEngine {self.running} running, {self.waiting} waiting{asleep}>"
+        return f"<SimulatedEngine {self.running}+{self.waiting} sleep_level={self.sleep_level}>"
 
     @property
     def running(self) -> int:

@@ -7,7 +7,8 @@ Rules it keeps:
 * A hash has as many copies as blocks that were filled with it; nothing is ever deduplicated.
 * The free queue runs from the block reused next to the one reused last. A request's blocks are
   freed from its tail, so tails are evicted before the heads they hang on. Blocks that hold nothing
-  go to the front: reusing one costs nobody a hit.
+  go to the front: reusing one costs nobody a hit. vLLM does so since 0.24; before, every block
+  went to the end (`unhashed_first` False).
 * A block keeps its hash while it is free. Only handing it out evicts it, which is one event.
 * Nothing here takes time in proportion to the pool, but for `reset` and `truth`.
 """
@@ -25,10 +26,11 @@ BlockId = NewType("BlockId", int)
 class BlockPool:
     """Raises ValueError for fewer than two blocks: the null block alone holds nothing."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, unhashed_first: bool = True) -> None:
         if num_blocks < 2:
             raise ValueError(f"{num_blocks} blocks: the first is the null block, so at least 2")
         self.capacity = num_blocks - 1
+        self._unhashed_first = unhashed_first
         self._digests: list[bytes | None] = [None] * num_blocks
         self._references = [0] * num_blocks
         self._free = OrderedDict.fromkeys(map(BlockId, range(1, num_blocks)))
@@ -85,7 +87,7 @@ class BlockPool:
             if self._references[block]:
                 continue
             self._free[block] = None
-            if self._digests[block] is None:
+            if self._unhashed_first and self._digests[block] is None:
                 self._free.move_to_end(block, last=False)
 
     def reset(self) -> bool:

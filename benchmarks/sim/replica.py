@@ -73,6 +73,7 @@ class ReplicaSettings:
             step_tokens_max=self.step_tokens_max,
             sequences_max=self.sequences_max,
             next_token=self.next_token,
+            unhashed_first=self.wire().unhashed_first,
         )
 
     def keys(self, lora_name: str | None = None, cache_salt: str | None = None) -> RequestKeys:

@@ -104,6 +104,8 @@ class _Version:
     event_sources: bool = True
     # 0.33 sizes the replay socket's queue to the buffer; before, zmq's 1000 cuts replays short.
     replay_queue_fits_buffer: bool = False
+    # Since 0.24 a pool reuses blocks that hold nothing first.
+    unhashed_first: bool = True
 
 
 _VERSIONS = {
@@ -114,6 +116,7 @@ _VERSIONS = {
         "untagged_mm_offset",
         replay_topic=False,
         event_sources=False,
+        unhashed_first=False,
     ),
     "0.28": _Version(_Stored28, _Removed28, _MapCleared, "untagged_mm_offset", event_sources=False),
     "0.31": _Version(_Stored31, _Removed31, _MapCleared, "tagged"),
@@ -160,6 +163,10 @@ class WireFormat:
     @property
     def replay_queue_fits_buffer(self) -> bool:
         return self._facts.replay_queue_fits_buffer
+
+    @property
+    def unhashed_first(self) -> bool:
+        return self._facts.unhashed_first
 
     def encode(
         self, timestamp_seconds: float, events: Sequence[KVEvent], data_parallel_rank: int

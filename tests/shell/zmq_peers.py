@@ -134,6 +134,8 @@ class ReplayServer:
 
     def __init__(self, context: zmq.Context[Any]) -> None:
         self.socket = context.socket(zmq.ROUTER)
+        # As vLLM 0.33 does: with the default of 1000 a slow reader would miss replies.
+        self.socket.sndhwm = 0
         self.socket.linger = 5000
         self.socket.bind("tcp://127.0.0.1:0")
         self.endpoint = self.socket.last_endpoint.decode()

@@ -1,4 +1,4 @@
-"""Requests that a real vLLM 0.32 engine served, served again: the payloads must be its bytes.
+"""Requests that a real vLLM engine served, served again: the payloads must be its bytes.
 
 Hashes, order of evictions, duplicates, re-announcements and the encoding are all in them.
 """
@@ -17,8 +17,8 @@ from benchmarks.sim.wire import WireFormat
 from proto.blockhash import EngineScheme, RequestKeys
 
 WIRE = Path(__file__).parent.parent / "wire"
-# 0.32 writes and hashes as 0.31 does.
-VERSION = "0.31"
+# What imitates the captured version: 0.32 writes and hashes as 0.31 does.
+WIRE_OF = {"0.32.0": "0.31", "0.23.0": "0.23"}
 CAPTURES = [
     "v0320_true_duplicate.jsonl",
     "v0320_reannouncement.jsonl",
@@ -26,7 +26,13 @@ CAPTURES = [
     "qwen3_bs16_sha256_bytes.jsonl",
     "qwen3_bs16_sha256_int_noseed.jsonl",
     "qwen3_bs16_xxhash_cbor_bytes.jsonl",
+    "v0320_reannouncement_mixed.jsonl",
+    "inproc_v0230_bs16_sha256cbor_bytes.jsonl",
 ]
+
+
+# How many requests of a step ran side by side, where it was more than one.
+SIDE_BY_SIDE = {"conc": 4, "waiting": 2}
 
 
 @dataclass
@@ -50,7 +56,11 @@ def served(capture: list[dict]) -> Iterator[list[Served] | None]:
     recorded = {r["step"]: r for r in capture if r["kind"] == "request" and "body" in r}
     for record in capture:
         match record:
-            case {"kind": "request", "step": "reset"}:
+            case {"kind": "request", "step": "reset"} | {
+                "kind": "note",
+                "step": "reset",
+                "text": "True",
+            }:
                 yield None
             case {"kind": "request", "step": "resp"}:
                 # Its prompt was not recorded but for the blocks it announced; three tokens follow.
@@ -58,7 +68,7 @@ def served(capture: list[dict]) -> Iterator[list[Served] | None]:
             case {"kind": "request", "step": "msgs"}:
                 # It equals the first prompt: the engine reported all of its blocks as read.
                 yield [Served(recorded["a"]["prompt_token_ids"], [], {"max_tokens": 4})]
-            case {"kind": "note", "step": "abort"} if "prompt_token_ids" not in record:
+            case {"kind": "note", "step": "abort"}:
                 yield [Served([*chains[29], 0], [], {"max_tokens": 1})]
             case {"kind": "request", "step": "n2", "prompt_token_ids": prompt, "body": body}:
                 # Two samples; the second's frames show that it came one step later.
@@ -68,21 +78,24 @@ def served(capture: list[dict]) -> Iterator[list[Served] | None]:
                 cached = record["usage"]["prompt_tokens_details"]["cached_tokens"]
                 completion = record.get("completion_token_ids") or []
                 together.append(Served(prompt, completion, body, cached))
-                if not record["step"].startswith("conc") or len(together) == 4:
+                if record["step"] == "waiting":
+                    # The second came while the first was at its eleventh step, its frames show.
+                    together[-1].arrives_at_step = 11 * (len(together) - 1)
+                if len(together) == SIDE_BY_SIDE.get(record["step"].rstrip("0123456789"), 1):
                     # The one that hit least was admitted first.
                     yield sorted(together, key=lambda one: one.cached_tokens)
                     together = []
 
 
 def chains_of(capture: list[dict]) -> dict[int, list[int]]:
-    """Per frame the tokens from the root to the end of what it stored last."""
+    """Per frame of maps the tokens from the root to the end of what it stored last."""
     tokens: dict[object, list[int]] = {None: []}
     ends: dict[int, list[int]] = {}
     for record in capture:
         if record["kind"] != "frame":
             continue
         for event in msgspec.msgpack.decode(bytes.fromhex(record["payload_hex"]))[1]:
-            if event["type"] == "BlockStored":
+            if isinstance(event, dict) and event["type"] == "BlockStored":
                 chain, size = tokens[event["parent_block_hash"]], event["block_size"]
                 for index, block_hash in enumerate(event["block_hashes"]):
                     chain = chain + event["token_ids"][index * size : (index + 1) * size]
@@ -93,9 +106,14 @@ def chains_of(capture: list[dict]) -> dict[int, list[int]]:
 
 def engine_of(meta: dict) -> SimulatedEngine:
     """An engine like the captured one; what a request generates is looked up in WHOLE."""
-    seed, form = meta["PYTHONHASHSEED"], WireFormat(VERSION).extra_keys
-    scheme = EngineScheme(meta["algo"], seed, meta["block_size"], extra_keys=form)
-    return SimulatedEngine(scheme, meta["num_gpu_blocks"], next_token=recorded_token)
+    seed, wire = meta["PYTHONHASHSEED"], WireFormat(WIRE_OF[meta["vllm"]])
+    scheme = EngineScheme(meta["algo"], seed, meta["block_size"], extra_keys=wire.extra_keys)
+    return SimulatedEngine(
+        scheme,
+        meta["num_gpu_blocks"],
+        next_token=recorded_token,
+        unhashed_first=wire.unhashed_first,
+    )
 
 
 # Whole token lists, by request id: what a request's tokens were once it had ended.
@@ -115,7 +133,7 @@ def add(engine: SimulatedEngine, request: Served, loras: dict[str, str]) -> str:
     engine.add_request(
         name,
         request.prompt,
-        body.get("max_tokens", 16),
+        body.get("max_tokens", len(request.completion) or 1),
         RequestKeys(
             lora_name=lora if is_lora else None,
             lora_path=loras[lora] if is_lora else None,
@@ -156,7 +174,7 @@ def serve_all(capture: list[dict], served_in_turn: Iterable[list[Served] | None]
 
 
 def assert_same_bytes(capture: list[dict], batches: list[tuple], frames: list[dict]) -> None:
-    wire = WireFormat(VERSION, capture[0]["int_hashes"])
+    wire = WireFormat(WIRE_OF[capture[0]["vllm"]], capture[0]["int_hashes"])
     for batch, frame in zip(batches, frames, strict=True):
         theirs = bytes.fromhex(frame["payload_hex"])
         timestamp, events, rank = msgspec.msgpack.decode(theirs)

@@ -62,12 +62,6 @@ MUTANTS = {
         "if held != payload:",
         "if False:",
     ),
-    "stale_connection_kept": Mutant(
-        "a live connection confirmed with another incarnation is given up",
-        STREAM,
-        "if self._anchored or self._confirmed:",
-        "if self._anchored:",
-    ),
     "fall_back_ignored": Mutant(
         "a live number that falls back is a restart",
         STREAM,
