@@ -52,6 +52,13 @@ class BlockStored(Struct, tag="BlockStored", gc=False, kw_only=False):
     session_id: Any = None
     lookahead_token_ids: Raw = _ABSENT
 
+    @property
+    def has_extra_keys(self) -> bool:
+        """Whether some hash has extra keys, told by the length: each without has one nil byte."""
+        hashes = len(self.block_hashes)
+        head = 1 if hashes < 16 else 3 if hashes < 65536 else 5
+        return len(self.extra_keys) > head + hashes
+
     def tokens(self) -> list[int]:
         """The token ids of the event. Raises MalformedBatch where they are no list of ids."""
         return cast(list[int], _decode_raw(self.token_ids, _UnsignedList, "token_ids"))

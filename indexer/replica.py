@@ -25,8 +25,9 @@ from indexer.stream_outputs import Apply, Clear
 from indexer.translation import Translator
 from proto.blockhash import show
 
-# Roots are checked on: one per batch costs a few microseconds and catches a wrong recipe at once.
-ROOT_CHECKS_PER_BATCH_MAX = 1
+# What is proven goes on being checked: every root while they are rare, else one in so many batches,
+# since decoding the tokens of each would cost more than all the rest of ingest does.
+CHECK_INTERVAL_BATCHES = 32
 # More batches known and not applied than this: matches are visibly behind the engine.
 LAGGING_BATCHES = 1000
 # Translations beyond twice the copies that are kept before those of gone blocks are dropped, so
@@ -97,6 +98,7 @@ class ReplicaState:
         self.notes = Notes()
         self.applied_seq = -1
         self._ever_proven = False
+        self._next_check = 0
         self._drifted = False
         self._unknown_event = False
         self._decoder = BatchDecoder()
@@ -169,27 +171,31 @@ class ReplicaState:
     # How events change it.
 
     def _apply_events(self, batch: KVEventBatch) -> None:
-        root_checks = 0
-        blocks, counters = self.blocks, self.counters
+        checked, blocks, counters = False, self.blocks, self.counters
+        copies_max = blocks.copies_max
         for event in batch.events:
-            if isinstance(event, BlockStored):
-                if event.parent_block_hash is None and root_checks < ROOT_CHECKS_PER_BATCH_MAX:
-                    root_checks += self._check_root(event)
-                if self.translator is not None:
-                    self._translate(event)
-                blocks.stored(event)
-                counters.stored += len(event.block_hashes)
-                if blocks.overflowed:
-                    self._drift()
-            elif isinstance(event, BlockRemoved):
+            if isinstance(event, BlockRemoved):
                 if self.translator is not None:
                     self._translate_removed(event)
                 blocks.removed(event)
                 counters.removed += len(event.block_hashes)
+            elif isinstance(event, BlockStored):
+                if event.parent_block_hash is None and not checked and self._check_is_due(event):
+                    checked = self._check_root(event)
+                if self.translator is not None:
+                    self._translate(event)
+                blocks.stored(event)
+                counters.stored += len(event.block_hashes)
+                if blocks.primary.copies > copies_max or not blocks.single_tier:
+                    self._check_bound()
             else:
                 self._cleared()
         if batch.unknown_tags:
             self._unknown(batch.unknown_tags)
+
+    def _check_bound(self) -> None:
+        if self.blocks.overflowed:
+            self._drift()
 
     def _cleared(self) -> None:
         self.counters.cleared += 1
@@ -224,11 +230,17 @@ class ReplicaState:
 
     # The proof.
 
+    def _check_is_due(self, event: BlockStored) -> bool:
+        """Always before a proof, and for a root whose extra keys may prove their form."""
+        due = self.counters.batches >= self._next_check or not self.proof.schemes
+        return due or (not self.proof.form_proven and event.has_extra_keys)
+
     def _check_root(self, event: BlockStored) -> bool:
         """Feeds one root to the proof; whether that used up the batch's check."""
         if not event.block_hashes or not self._is_primary(event):
             return False
         verdict = self.proof.observe(StoredBlocks.of(event))
+        self._next_check = self.counters.batches + CHECK_INTERVAL_BATCHES
         if verdict is Verdict.CONFIRMED or verdict is Verdict.NOT_CHECKABLE:
             return verdict is Verdict.CONFIRMED
         if verdict is Verdict.UNPROVABLE and not self._ever_proven and self.translator is None:

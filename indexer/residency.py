@@ -111,40 +111,76 @@ class ReplicaBlocks:
         self.primary = BlockCounts(Counter())
         self.primary_key: TierKey | None = None
         self.hybrid = False
+        self.has_lower_tiers = False
+        # Only the primary counts exist, so their copies are all there are.
+        self.single_tier = False
         self._tiers: dict[TierKey, BlockCounts] = {}
-        # Raw event fields -> counts: one lookup per event on the hot path.
+        # Raw event fields -> counts; and the fields of the primary tier's events, which are nearly
+        # all there are, spelt out for the hot path. No event has a medium that equals a list.
         self._routes: dict[tuple[object, ...], BlockCounts] = {}
+        self._medium: object = []
+        self._group_idx: object = []
 
     def stored(self, event: BlockStored) -> None:
         """One more copy of each hash."""
-        route = (event.medium, event.group_idx, event.locality, event.ownership)
-        counts = self._routes.get(route)
-        if counts is None:
-            counts = self._open_tier(event, event.kv_cache_spec_kind in FULL_ATTENTION_KINDS)
-        counts.store(event.block_hashes)
+        if (
+            event.medium == self._medium
+            and event.group_idx == self._group_idx
+            and event.locality is None
+            and event.ownership is None
+        ):
+            counts = self.primary
+        else:
+            counts = self._counts_of(event) or self._open_tier(event)
+        hashes = event.block_hashes
+        if len(hashes) == 1:
+            held = counts.counts
+            held[hashes[0]] = held.get(hashes[0], 0) + 1
+            counts.copies += 1
+        else:
+            counts.store(hashes)
         if self._touched is not None and counts is self.primary:
-            self._touched.update(event.block_hashes)
+            self._touched.update(hashes)
 
     def removed(self, event: BlockRemoved) -> None:
         """One copy fewer of each hash."""
-        route = (event.medium, event.group_idx, event.locality, event.ownership)
-        counts = self._routes.get(route) or self._tiers.get(_tier_key(event))
-        if counts is None:
-            self.removed_unknown += len(event.block_hashes)
-            return
-        self.removed_unknown += counts.remove(event.block_hashes)
+        if (
+            event.medium == self._medium
+            and event.group_idx == self._group_idx
+            and event.locality is None
+            and event.ownership is None
+        ):
+            counts = self.primary
+        else:
+            known = self._counts_of(event)
+            if known is None:
+                self.removed_unknown += len(event.block_hashes)
+                return
+            counts = known
+        hashes = event.block_hashes
+        if len(hashes) == 1 and counts.counts.get(hashes[0]) == 1:
+            del counts.counts[hashes[0]]
+            counts.copies -= 1
+        else:
+            self.removed_unknown += counts.remove(hashes)
         if self._touched is not None and counts is self.primary:
-            self._touched.update(event.block_hashes)
+            self._touched.update(hashes)
+
+    def _counts_of(self, event: BlockStored | BlockRemoved) -> BlockCounts | None:
+        route = (event.medium, event.group_idx, event.locality, event.ownership)
+        return self._routes.get(route)
+
+    @property
+    def copies_max(self) -> int:
+        """More copies than this cannot be: the counts have drifted, or a stream is hostile."""
+        return self.capacity if self.capacity is not None else BLOCKS_MAX_UNKNOWN_POOL
 
     @property
     def overflowed(self) -> bool:
-        """More copies than there can be blocks: the counts have drifted, or a stream is hostile."""
-        bound = self.capacity if self.capacity is not None else BLOCKS_MAX_UNKNOWN_POOL
-        if len(self._tiers) == 1 and self.primary_key is not None:
-            return self.primary.copies > bound
+        """Some tier holds more than it can."""
         others = sum(c.copies for k, c in self._tiers.items() if k.level != GPU)
         return (
-            self.gpu_copies > bound
+            self.gpu_copies > self.copies_max
             or others > BLOCKS_MAX_UNKNOWN_POOL
             or len(self._tiers) > TIERS_MAX
         )
@@ -183,19 +219,24 @@ class ReplicaBlocks:
             copies=copies,
         )
 
-    def _open_tier(self, event: BlockStored, full_attention: bool) -> BlockCounts:
+    def _open_tier(self, event: BlockStored) -> BlockCounts:
+        full_attention = event.kv_cache_spec_kind in FULL_ATTENTION_KINDS
         key = _tier_key(event)
         counts = self._tiers.get(key)
         if counts is None:
             counts = self._counts_for(key, full_attention)
             self._tiers[key] = counts
+            self.single_tier = len(self._tiers) == 1 and self.primary_key is not None
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
         self._routes[(event.medium, event.group_idx, event.locality, event.ownership)] = counts
+        if counts is self.primary and event.locality is None and event.ownership is None:
+            self._medium, self._group_idx = event.medium, event.group_idx
         return counts
 
     def _counts_for(self, key: TierKey, full_attention: bool) -> BlockCounts:
         if key.level != GPU:
+            self.has_lower_tiers = True
             return BlockCounts(Counter())
         if self.primary_key is None and full_attention:
             self.primary_key = key

@@ -155,13 +155,23 @@ def _tagged_key(key: Any) -> Any:
     return ("prompt_embeds", key) if isinstance(key, bytes) else ("cache_salt", key)
 
 
-def reproduces(scheme: EngineScheme, blocks: StoredBlocks, lora_paths: Mapping[str, str]) -> bool:
-    """Whether the scheme gives every hash of a root event. Raises NotCheckable."""
+def reproduces(
+    scheme: EngineScheme,
+    blocks: StoredBlocks,
+    lora_paths: Mapping[str, str],
+    blocks_max: int | None = None,
+) -> bool:
+    """Whether the scheme gives the hashes of a root event. Raises NotCheckable.
+
+    ``blocks_max`` 1 is enough to confirm what is proven: the chain makes the rest follow.
+    """
     keys = blocks.hash_keys(scheme.extra_keys, lora_paths)
     root = root_digest(scheme.algorithm, scheme.seed)
     first = scheme.chain(root, blocks.token_ids, keys[:1])
     if normalise(first[0]) != blocks.block_hashes[0]:
         return False
+    if blocks_max == 1:
+        return True
     digests = scheme.chain(root, blocks.token_ids, keys)
     return [int.from_bytes(d[-8:], "big") & LOW_64_BITS for d in digests] == list(
         blocks.block_hashes
@@ -188,6 +198,11 @@ class SchemeProof:
         """Nothing is known any more: a new incarnation of the engine, or a disagreement."""
         self.base: EngineScheme | None = None
         self._proven_forms: frozenset[ExtraKeyForm] | None = None
+
+    @property
+    def form_proven(self) -> bool:
+        """A root with extra keys has been seen since the proof began."""
+        return self._proven_forms is not None
 
     @property
     def schemes(self) -> tuple[EngineScheme, ...]:
@@ -245,7 +260,7 @@ class SchemeProof:
         if (scheme.block_size, scheme.lookahead) != (blocks.block_size, blocks.lookahead):
             return False
         try:
-            return reproduces(scheme, blocks, self.lora_paths)
+            return reproduces(scheme, blocks, self.lora_paths, 1 if self.base else None)
         except (NotCheckable, *UNSERIALISABLE):
             # Keys of a hostile event may be of types that no recipe can serialise.
             return False

@@ -84,7 +84,7 @@ class Asking:
         self._loop.call_at(due, self._ask, due)
 
     def _ask(self, due: float) -> None:
-        """Answers everything that is due by now: requests do not queue behind one another's timers."""
+        """Answers everything that is due by now: nothing queues behind another one's timer."""
         if self.over:
             return
         now = self._loop.time()

@@ -135,6 +135,23 @@ def test_preempted_request_is_computed_again():
     assert scarce == plenty and (none, some > 0) == (0, True)
 
 
+def test_preempted_request_is_the_first_to_come_back():
+    """Who was thrown out goes before those that wait, and nobody is admitted in that step."""
+    engine = SimulatedEngine(SCHEME, 6, sequences_max=2, step_tokens_max=4)
+    engine.add_request("old", [1, 2, 3], 6)
+    # It finds none of its own blocks again, so its first chunk would fit at once.
+    engine.add_request("new", [4, 5, 6], 6, skip_cache=True)
+    engine.add_request("next", [7], 1)
+    finished = []
+    while engine.has_requests:
+        preemptions = engine.counters.preemptions
+        step = engine.step()
+        if engine.counters.preemptions > preemptions:
+            assert [made.request_id for made in step.progress] == ["old"] and engine.waiting == 2
+        finished += [made.request_id for made in step.progress if made.finished]
+    assert finished == ["old", "next", "new"] and engine.counters.preemptions == 1
+
+
 def test_abort_keeps_full_blocks():
     """An aborted request's full blocks stay cached and say nothing; its id is free again."""
     engine = SimulatedEngine(SCHEME, 8)
@@ -219,6 +236,14 @@ def test_lookahead_delays_a_block_and_shows_its_tokens():
     assert event.token_ids == (1, 2) and event.lookahead_token_ids == ((3,),)
     (event,) = events(run(engine, [5, 6], max_tokens=2))
     assert event.token_ids == (5, 6) and len(event.lookahead_token_ids[0]) == 1
+
+
+def test_lookahead_shows_what_begins_behind_a_block():
+    """Keys cover a block and the tokens hashed ahead, so an image right behind it is among them."""
+    engine = SimulatedEngine(EngineScheme("sha256_cbor", "0", 2, lookahead=1), 8)
+    keys = RequestKeys(multimodal=(MultiModalItem("image", 4, 2),))
+    (event,) = events(run(engine, [1, 2, 3, 4, 5, 6], keys=keys))
+    assert event.extra_keys == (None, (("image", 2),))
 
 
 def test_events_show_untagged_keys():

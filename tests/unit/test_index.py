@@ -72,7 +72,7 @@ def test_bisection_finds_what_looking_at_every_block_does(
     for branch, depth in chains:
         # Chains that share a beginning with the prompt and then go their own way.
         resident |= set(asked[: min(branch * 5, length)]) | set(prompt(depth, 1000 * (branch + 1)))
-    found = deepest_by_bisection(resident, asked)
+    found = deepest_by_bisection(resident, asked[::-1])
     assert found == dumb_prefix(resident, asked) == dumb_deepest(resident, asked)
 
 
@@ -91,7 +91,7 @@ def test_bisection_looks_at_few_blocks(length: int) -> None:
 
     for resident in range(length + 1):
         Counted.looks = 0
-        assert deepest_by_bisection(Counted(asked[:resident]), asked) == resident
+        assert deepest_by_bisection(Counted(asked[:resident]), asked[::-1]) == resident
         assert Counted.looks <= length.bit_length() + 2
 
 
@@ -105,7 +105,7 @@ def test_a_scan_finds_the_deepest_block_of_any_suffix_of_a_log(
     order = data.draw(st.permutations(asked))
     resident = Counter(order[cut:]) if cut < len(order) else Counter()
     resident.update(prompt(5, 500))
-    assert deepest_by_scan(resident, asked) == dumb_deepest(set(resident), asked)
+    assert deepest_by_scan(resident, asked[::-1]) == dumb_deepest(set(resident), asked)
 
 
 @given(
