@@ -168,7 +168,7 @@ class ReplicaBlocks:
 
     def _counts_of(self, event: BlockStored | BlockRemoved) -> BlockCounts | None:
         route = (event.medium, event.group_idx, event.locality, event.ownership)
-        return self._routes.get(route)
+        return self._routes.get(route) or self._tiers.get(_tier_key(event))
 
     @property
     def copies_max(self) -> int:
