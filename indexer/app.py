@@ -3,6 +3,7 @@ serves what an operator reads, and logs what the core noted. It decides nothing.
 """
 
 import asyncio
+import dataclasses
 import signal
 import time
 from collections import Counter
@@ -146,7 +147,7 @@ class IndexerApp:
                 facts = await discover(session, replica.url, settings.timeout_s)
                 sources = rank_sources(replica, facts, listening=bool(self.config.events.bind))
                 self._reconcile(replica, sources)
-                self._learn(replica, facts)
+                self._learn(sources, facts)
                 self._report_error(replica, None)
             except (DiscoveryError, NotFollowable, ValueError) as error:
                 self._report_error(replica, str(error))
@@ -154,6 +155,8 @@ class IndexerApp:
 
     def _reconcile(self, replica: ReplicaConfig, sources: tuple[RankSource, ...]) -> None:
         """Links that are right stay; the others go, new ones come."""
+        # What an engine says of its pool is learnt, and no reason to forget what it holds.
+        sources = tuple(dataclasses.replace(source, blocks=None) for source in sources)
         before = self._links_of.get(replica.name, ())
         for source in before:
             if source not in sources:
@@ -169,12 +172,13 @@ class IndexerApp:
                     replica=source.replica_id,
                     events=source.endpoint or f"topic {source.topic.decode()!r}",
                     replay=source.replay_endpoint,
-                    blocks=source.blocks,
                 )
 
-    def _learn(self, replica: ReplicaConfig, facts: EngineFacts) -> None:
-        for source in self._links_of[replica.name]:
+    def _learn(self, sources: tuple[RankSource, ...], facts: EngineFacts) -> None:
+        for source in sources:
             state = self.hub.links[source.replica_id].state
+            if source.blocks is not None:
+                state.blocks.capacity = source.blocks
             state.learn(version=facts.version, lora_paths=facts.lora_paths)
             if facts.sleep_states.get(source.rank, _AWAKE) != _AWAKE:
                 state.slept()

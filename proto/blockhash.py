@@ -12,23 +12,21 @@ recipe vLLM has used since 0.10.2, and decides nothing else. Rules it keeps:
   decodes every string of a request from msgpack, so each is an object of its own; here each is
   copied for the same reason. The tags ("lora", "mm", ...) are literals in the engine, hence one
   object however often they occur.
-* CBOR is canonical. The fast path assembles a block from tokens encoded beforehand; it is held
-  equal to ``cbor2.dumps(..., canonical=True)`` by a property test.
+* CBOR is canonical; ``proto.cborchain`` builds it fast.
 """
 
 import pickle
 import struct
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
-from itertools import repeat
-from operator import itemgetter
 from typing import Any, Literal, NewType, Protocol, get_args
 
 import cbor2
 import xxhash
+
+from proto.cborchain import Hash, cbor_chain
 
 BlockHash = NewType("BlockHash", int)
 Algorithm = Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]
@@ -40,9 +38,6 @@ EXTRA_KEY_FORMS: tuple[ExtraKeyForm, ...] = get_args(ExtraKeyForm)
 LOW_64_BITS = 2**64 - 1
 # vLLM >= 0.29 hashes this string where PYTHONHASHSEED is unset, and only for the sha256 algorithms.
 _UNSET_SEED = "vllm-none-hash"
-# Covers every vocabulary known (the largest is 262,144); an id above it is encoded anew each time.
-_TOKEN_TABLE_MAX = 2**18
-_CBOR_NULL = b"\xf6"
 # What ``chain`` raises for extra keys of an event that no recipe can serialise: events are
 # untrusted, and cbor2's and pickle's errors are none of Python's own.
 UNSERIALISABLE = (
@@ -163,7 +158,7 @@ class EngineScheme:
     ) -> list[bytes]:
         """Digests of ``len(extras)`` blocks that follow ``parent``, each with its extra keys."""
         if self.algorithm.endswith("_cbor"):
-            return _cbor_chain(
+            return cbor_chain(
                 _hash_function(self.algorithm), parent, token_ids, self.block_size, extras
             )
         hash_function, size = _hash_function(self.algorithm), self.block_size
@@ -237,11 +232,7 @@ def root_digest(algorithm: Algorithm, seed: str | None) -> bytes:
     return _hash_function(algorithm)(pickle.dumps(value, protocol=5)).digest()
 
 
-class _Hash(Protocol):
-    def digest(self) -> bytes: ...
-
-
-def _hash_function(algorithm: Algorithm) -> Callable[[bytes], _Hash]:
+def _hash_function(algorithm: Algorithm) -> Callable[[bytes], Hash]:
     return sha256 if algorithm.startswith("sha256") else xxhash.xxh3_128
 
 
@@ -302,69 +293,3 @@ def _extra_keys(
     end = start + scheme.block_size
     extra = request_extra_keys(scheme.extra_keys, keys, index, start, end + lookahead)
     return (extra, *token_ids[end : end + lookahead]) if lookahead else extra
-
-
-def _cbor_head(major: int, value: int) -> bytes:
-    """The shortest head of a CBOR item (RFC 8949, 4.2.1); ``major`` is the type in bits 5-7."""
-    if not 0 <= value <= LOW_64_BITS:
-        raise ValueError(f"{value} is no token id")
-    if value < 24:
-        return bytes((major | value,))
-    if value < 0x100:
-        return bytes((major | 24, value))
-    if value < 0x10000:
-        return struct.pack(">BH", major | 25, value)
-    if value < 0x1_0000_0000:
-        return struct.pack(">BI", major | 26, value)
-    return struct.pack(">BQ", major | 27, value)
-
-
-@cache
-def _token_table() -> list[bytes]:
-    """Canonical CBOR of every token id below ``_TOKEN_TABLE_MAX``; 14 MB, made on first use."""
-    return [_cbor_head(0x00, token) for token in range(_TOKEN_TABLE_MAX)]
-
-
-def encode_tokens(token_ids: Sequence[int]) -> Sequence[bytes]:
-    """Canonical CBOR of each id. Raises ValueError for what cannot be a token id.
-
-    ``itemgetter`` over a list is three times as fast as a lookup in a loop or a ``map``; making an
-    array of unsigned ints is the fastest proof that none is negative and would index from the end.
-    """
-    try:
-        array("I", token_ids)
-        encoded: tuple[bytes, ...] = itemgetter(0, 0, *token_ids)(_token_table())
-        return encoded[2:]
-    except (IndexError, OverflowError):
-        return [_cbor_head(0x00, token) for token in token_ids]
-
-
-def _cbor_chain(
-    hash_function: Callable[[bytes], _Hash],
-    parent: bytes,
-    token_ids: Sequence[int],
-    block_size: int,
-    extras: Sequence[tuple[Any, ...] | None],
-) -> list[bytes]:
-    """The chain over ``[parent, tokens, extra]`` without building those objects.
-
-    Tokens are looked up once for the whole prompt; a block is then one join of ready pieces.
-    """
-    head = b"\x83" + _cbor_head(0x40, len(parent))
-    digests = []
-    for body in _cbor_bodies(token_ids, block_size, extras):
-        parent = hash_function(head + parent + body).digest()
-        digests.append(parent)
-    return digests
-
-
-def _cbor_bodies(
-    token_ids: Sequence[int], block_size: int, extras: Sequence[tuple[Any, ...] | None]
-) -> Iterator[bytes]:
-    """What follows the parent in each block's CBOR: its tokens and its extra keys."""
-    encoded = iter(encode_tokens(token_ids[: len(extras) * block_size]))
-    tails: Iterable[bytes] = repeat(_CBOR_NULL)
-    if any(extras):
-        tails = (_CBOR_NULL if e is None else cbor2.dumps(e, canonical=True) for e in extras)
-    heads = repeat(_cbor_head(0x80, block_size), len(extras))
-    return map(b"".join, zip(heads, *[encoded] * block_size, tails, strict=False))

@@ -13,7 +13,8 @@ import cbor2
 
 from benchmarks.micro.measurement import Measurement, scaled, seconds_of
 from benchmarks.micro.workload import BLOCK_TOKENS, SEED, scheme, zipf_tokens
-from proto.blockhash import ALGORITHMS, CanonicalScheme, EngineScheme, HashScheme, _cbor_bodies
+from proto.blockhash import ALGORITHMS, CanonicalScheme, EngineScheme, HashScheme
+from proto.cborchain import cbor_bodies
 
 _BLOCKS = 1024
 _RUNS = 41
@@ -52,7 +53,7 @@ def _against_cbor2(tokens: list[int], blocks: int, runs: int) -> Iterator[Measur
 
 def _built(parents: list[bytes], tokens: list[int]) -> list[bytes]:
     head = b"\x83\x58\x20"
-    bodies = _cbor_bodies(tokens, BLOCK_TOKENS, [None] * len(parents))
+    bodies = cbor_bodies(tokens, BLOCK_TOKENS, [None] * len(parents))
     return [head + parent + body for parent, body in zip(parents, bodies, strict=True)]
 
 
