@@ -182,6 +182,7 @@ def test_stopping_while_busy_leaves_no_thread_and_no_descriptor():
     sender.start()
     try:
         assert busy.wait(10)
+        poll_until(lambda: here.subscriber.stats.received_total > 0)
         here.take(50)
         here.subscriber.stop()
         here.subscriber.stop()
