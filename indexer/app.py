@@ -25,6 +25,7 @@ from indexer.metrics import HubCollector
 from indexer.report import replica_report
 from indexer.sources import EngineFacts
 from indexer.subscriber import Subscriber
+from proto.cborchain import token_table
 
 _log = structlog.get_logger("indexer")
 
@@ -87,6 +88,7 @@ class IndexerApp:
         self._full_times = 0
 
     async def run(self, ready: asyncio.Event | None = None) -> None:
+        token_table()
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)

@@ -81,7 +81,8 @@ class BlockCounts:
             if copies is None:
                 unknown += 1
             elif copies == 1:
-                del counts[block_hash]
+                # Not `del`: a Counter's is a Python method, three times as slow.
+                counts.pop(block_hash)
             else:
                 counts[block_hash] = copies - 1
         self.copies -= len(hashes) - unknown
@@ -159,7 +160,7 @@ class ReplicaBlocks:
             counts = known
         hashes = event.block_hashes
         if len(hashes) == 1 and counts.counts.get(hashes[0]) == 1:
-            del counts.counts[hashes[0]]
+            counts.counts.pop(hashes[0])
             counts.copies -= 1
         else:
             self.removed_unknown += counts.remove(hashes)

@@ -71,8 +71,11 @@ def _cbor_head(major: int, value: int) -> bytes:
 
 
 @cache
-def _token_table() -> list[bytes]:
-    """Canonical CBOR of every token id below ``_TOKEN_TABLE_MAX``; 14 MB, made on first use."""
+def token_table() -> list[bytes]:
+    """Canonical CBOR of every token id below ``_TOKEN_TABLE_MAX``; 14 MB, made on first use.
+
+    It takes some 50 ms: a process that serves anybody makes it before it starts.
+    """
     return [_cbor_head(0x00, token) for token in range(_TOKEN_TABLE_MAX)]
 
 
@@ -84,7 +87,7 @@ def encode_tokens(token_ids: Sequence[int]) -> Sequence[bytes]:
     """
     try:
         array("I", token_ids)
-        encoded: tuple[bytes, ...] = itemgetter(0, 0, *token_ids)(_token_table())
+        encoded: tuple[bytes, ...] = itemgetter(0, 0, *token_ids)(token_table())
         return encoded[2:]
     except (IndexError, OverflowError):
         return [_cbor_head(0x00, token) for token in token_ids]

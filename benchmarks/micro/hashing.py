@@ -15,7 +15,7 @@ import cbor2
 from benchmarks.micro.measurement import Measurement, scaled, seconds_of
 from benchmarks.micro.workload import BLOCK_TOKENS, SEED, scheme, zipf_tokens
 from proto.blockhash import ALGORITHMS, CanonicalScheme, EngineScheme, HashScheme
-from proto.cborchain import _token_table, cbor_bodies
+from proto.cborchain import cbor_bodies, token_table
 
 _BLOCKS = 1024
 _RUNS = 41
@@ -31,7 +31,7 @@ def measure(scale: float = 1.0) -> Iterator[Measurement]:
     schemes["canonical_xxh3"] = CanonicalScheme(BLOCK_TOKENS)
     for name, each in schemes.items():
         yield Measurement.of(f"hash_block_{name}", "us", _per_block(each, tokens, blocks, runs))
-    make_table, table_runs = _token_table.__wrapped__, scaled(_TABLE_RUNS, scale, 1)
+    make_table, table_runs = token_table.__wrapped__, scaled(_TABLE_RUNS, scale, 1)
     table_ms = [seconds_of(make_table) * 1e3 for _ in range(table_runs)]
     yield Measurement.of("token_table", "ms", table_ms)
     yield from _against_cbor2(tokens, blocks, runs)
