@@ -123,7 +123,8 @@ async def _get(session: aiohttp.ClientSession, replica_url: str, path: str) -> b
         if isinstance(error, TimeoutError):
             raise
         raise ReplicaUnavailable(
-            f"{url} cannot be fetched ({error!r}); check that the replica is up and reachable"
+            f"{url} cannot be fetched ({str(error) or type(error).__name__});"
+            " check that the replica is up and reachable"
         ) from error
 
 

@@ -18,6 +18,10 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+def lines_of(name: str) -> list[bytes]:
+    return (WIRE / name).read_bytes().splitlines(keepends=True)
+
+
 def records(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (WIRE / name).read_text().splitlines()]
 

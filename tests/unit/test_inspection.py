@@ -1,43 +1,22 @@
 """The report on a capture, and what it refuses to be made from."""
 
 import json
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
 from indexer import rank_log
-from indexer.events import AllBlocksCleared, BatchDecoder, BlockStored
 from indexer.inspection import NotACapture, head_lines, inspect
 from indexer.sources import CacheFacts, EngineFacts, EventSource
-from proto.blockhash import EngineScheme, RequestKeys, show
-from tests.unit.captures import CAPTURES, WIRE, meta, records
+from proto.blockhash import EngineScheme, RequestKeys
+from tests.unit.captures import lines_of, meta
 from tests.unit.wire import CLEARED, payload, removed, stored
 
-KEYS = {
-    "batches",
-    "stored",
-    "removed",
-    "cleared",
-    "unknown_events",
-    "malformed_batches",
-    "resident",
-    "copies",
-    "schemes",
-    "reproduced",
-    "not_reproduced",
-    "not_checkable",
-}
 SCHEME = EngineScheme("sha256_cbor", "0", 16)
 TOKENS = list(range(500, 564))
 HASHES = SCHEME.block_hashes(TOKENS)
 ROOT = stored(HASHES, TOKENS)
-
-
-def lines_of(name: str) -> Iterator[bytes]:
-    yield from (WIRE / name).read_bytes().splitlines(keepends=True)
 
 
 def frame(seq: int, *events: Any, topic: str = "t", rank: int = 0) -> bytes:
@@ -55,55 +34,6 @@ def meta_line(**fields: Any) -> bytes:
 
 def checks(report: dict[str, Any]) -> tuple[int, int, int]:
     return report["reproduced"], report["not_reproduced"], report["not_checkable"]
-
-
-def dumb_counts(name: str) -> dict[str, Counter[int]]:
-    """Copies by rank: nothing but adding and taking away."""
-    copies: dict[str, Counter[int]] = {}
-    decoder, last = BatchDecoder(), dict[str, int]()
-    for record in records(name):
-        if record["kind"] != "frame":
-            continue
-        batch = decoder.decode(bytes.fromhex(record["payload_hex"]))
-        rank = str(batch.data_parallel_rank)
-        if record["seq"] <= last.get(rank, -1):
-            copies[rank] = Counter()
-        last[rank], counts = record["seq"], copies.setdefault(rank, Counter())
-        for event in batch.events:
-            if isinstance(event, AllBlocksCleared):
-                counts.clear()
-            elif isinstance(event, BlockStored):
-                counts.update(event.block_hashes)
-            else:
-                counts.subtract(event.block_hashes)
-        copies[rank] = +counts
-    return copies
-
-
-@pytest.mark.parametrize("name", CAPTURES)
-def test_every_hash_of_every_capture_is_reproduced(name: str) -> None:
-    """Real engines, 0.23 and 0.32: each stored block, children included, is recomputed."""
-    report = inspect(lines_of(name))
-    assert set(report) == KEYS
-    assert checks(report) == (report["stored"], 0, 0)
-    assert report["stored"] > 0 and report["malformed_batches"] == report["unknown_events"] == 0
-    about, schemes = meta(name), report["schemes"]
-    assert [scheme["rank"] for scheme in schemes] == list(range(about.get("data_parallel_size", 1)))
-    for scheme in schemes:
-        assert scheme["proven"] and scheme["algorithm"] == about["algo"]
-        assert scheme["seed"] == about["PYTHONHASHSEED"] and scheme["block_size"] == 16
-        assert scheme["extra_keys"] == (
-            "tagged" if about["vllm"] >= "0.31" else "untagged_mm_offset"
-        )
-
-
-@pytest.mark.parametrize("name", CAPTURES)
-def test_what_is_resident_equals_a_dumb_count(name: str) -> None:
-    """Resident blocks, copies and hashes are those of adding and taking away, rank by rank."""
-    report, dumb = inspect(lines_of(name), with_hashes=True), dumb_counts(name).values()
-    assert report["resident"] == sum(map(len, dumb))
-    assert report["copies"] == sum(counts.total() for counts in dumb)
-    assert report["hashes"] == sorted(show(h) for counts in dumb for h in counts)
 
 
 def test_ranks_and_topics_are_logs_of_their_own() -> None:
