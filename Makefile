@@ -5,7 +5,7 @@ BIN := .venv/bin
 SEEDS ?= 10000
 UV_VERSION := 0.13.9
 
-.PHONY: install test lint types sim bench lock clean
+.PHONY: install test lint types sim bench proto lock clean
 
 install: .venv/.installed
 
@@ -32,6 +32,13 @@ sim: install  ## the seeded simulation alone: make sim SEEDS=1000000
 
 bench: install  ## the budgets, as JSON lines
 	$(BIN)/python -m benchmarks.micro
+
+proto: install  ## the gRPC stubs, after changing proto/indexer.proto
+	$(BIN)/python -m grpc_tools.protoc -I. \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	  --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. \
+	  proto/indexer.proto
 
 lock:  ## pin every dependency with its hashes; run after changing pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --group dev --python-version 3.11 \

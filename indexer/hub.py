@@ -64,7 +64,10 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankSource:
-    """Where one rank's events come from. ``endpoint`` None: the engine connects to us."""
+    """Where one rank's events come from. ``endpoint`` None: the engine connects to us.
+
+    ``url``: root of the engine's HTTP server, for whoever sends requests there.
+    """
 
     replica_id: ReplicaId
     pool: PoolName
@@ -74,6 +77,7 @@ class RankSource:
     replay_endpoint: str | None = None
     topic: bytes = b""
     blocks: int | None = None
+    url: str = ""
 
 
 @dataclass(slots=True, eq=False)

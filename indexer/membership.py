@@ -10,6 +10,7 @@ from indexer.config import ReplicaConfig
 from indexer.hub import RankSource
 from indexer.index import PoolName, ReplicaId
 from indexer.sources import EngineFacts, EventSource, offset_endpoint
+from proto.contract import replica_id
 
 
 class NotFollowable(Exception):
@@ -43,7 +44,7 @@ def _configured(replica: ReplicaConfig, facts: EngineFacts) -> tuple[RankSource,
     ranks = replica.data_parallel_size
     return tuple(
         RankSource(
-            _replica_id(replica, rank, ranks),
+            ReplicaId(replica_id(replica.name, rank, ranks)),
             PoolName(replica.pool),
             engine=replica.name,
             rank=rank,
@@ -51,6 +52,7 @@ def _configured(replica: ReplicaConfig, facts: EngineFacts) -> tuple[RankSource,
             replay_endpoint=_offset(replica.replay_endpoint, rank),
             topic=(replica.topic or "").encode(),
             blocks=_capacity(replica, facts, ranks),
+            url=replica.url,
         )
         for rank in range(ranks)
     )
@@ -65,7 +67,7 @@ def _discovered(
             " an address that it reaches there, or put a * into its endpoint"
         )
     return RankSource(
-        _replica_id(replica, source.rank, ranks),
+        ReplicaId(replica_id(replica.name, source.rank, ranks)),
         PoolName(replica.pool),
         engine=replica.name,
         rank=source.rank,
@@ -73,11 +75,8 @@ def _discovered(
         replay_endpoint=source.replay_endpoint,
         topic=source.topic.encode(),
         blocks=_capacity(replica, facts, ranks),
+        url=replica.url,
     )
-
-
-def _replica_id(replica: ReplicaConfig, rank: int, ranks: int) -> ReplicaId:
-    return ReplicaId(replica.name if ranks == 1 else f"{replica.name}#{rank}")
 
 
 def _offset(endpoint: str | None, rank: int) -> str | None:
