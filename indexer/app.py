@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from indexer.config import IndexerConfig, ReplicaConfig, parse_listen
+from indexer.config import IndexerConfig
 from indexer.discovery import DiscoveryError, discover
 from indexer.evidence import Evidence, Level
 from indexer.hub import Hub, Link, RankSource
@@ -26,6 +26,8 @@ from indexer.report import replica_report
 from indexer.sources import EngineFacts
 from indexer.subscriber import Subscriber
 from proto.cborchain import token_table
+from proto.config_file import parse_listen
+from proto.replica_config import ReplicaConfig
 
 _log = structlog.get_logger("indexer")
 
@@ -77,7 +79,7 @@ class Pump:
 
 
 class IndexerApp:
-    """Everything one indexer process runs; ``run`` returns after SIGTERM or SIGINT."""
+    """Everything that an indexer runs, in a process of its own or in the router's."""
 
     def __init__(self, config: IndexerConfig, headers: Mapping[str, str] | None = None) -> None:
         self.config = config
@@ -87,11 +89,16 @@ class IndexerApp:
         self._links_of: dict[str, tuple[RankSource, ...]] = {}
         self._full_times = 0
 
-    async def run(self, ready: asyncio.Event | None = None) -> None:
+    async def run(
+        self, ready: asyncio.Event | None = None, stopping: asyncio.Event | None = None
+    ) -> None:
+        """Until ``stopping`` is set; without one, until SIGTERM or SIGINT."""
         token_table()
-        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
+        loop = asyncio.get_running_loop()
+        if stopping is None:
+            stopping = asyncio.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stopping.set)
         subscriber = Subscriber(
             lambda: self._wake(loop),
             frames_max=self.config.events.queue_frames_max,
@@ -119,7 +126,7 @@ class IndexerApp:
     async def _serve_until(self, stopping: asyncio.Event, ready: asyncio.Event | None) -> None:
         runner = web.AppRunner(self._application(), access_log=None)
         await runner.setup()
-        host, port = parse_listen(self.config.http.listen)
+        host, port = parse_listen(self.config.http.listen, "http.listen")
         try:
             await web.TCPSite(runner, host, port).start()
             _log.info("indexer_started", listen=runner.addresses[0][:2])

@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Iterator
 
-from indexer.config import ConfigError, parse_config
+from indexer.config import parse_config
 from indexer.inspection import NotACapture, inspect
 from indexer.listener import ListenError
 from indexer.logs import log_to_stdout
 from indexer.recorder import NotRecordable, Recording, RecordingFailed, record
+from proto.config_file import ConfigError
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
 

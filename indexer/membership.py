@@ -6,11 +6,11 @@ ranks, less the null block (reference, section 6). What cannot work is an error 
 change, never a replica that silently stays empty.
 """
 
-from indexer.config import ReplicaConfig
 from indexer.hub import RankSource
 from indexer.index import PoolName, ReplicaId
 from indexer.sources import EngineFacts, EventSource, offset_endpoint
 from proto.contract import replica_id
+from proto.replica_config import ReplicaConfig
 
 
 class NotFollowable(Exception):

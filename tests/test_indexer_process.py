@@ -64,11 +64,12 @@ class Fleet:
             flags += ["--event-port", str(events)]
         self.sim_flags, self.stack = flags, stack
         self.sim = stack.enter_context(process("sim", *flags))
-        self.indexer_port = free_port_pair()
+        self.indexer_port, self.grpc_port = free_port_pair(), free_port_pair()
         config = tmp_path / "indexer.toml"
         bind = [f"tcp://127.0.0.1:{events + rank}" for rank in range(ranks)] if dial_in else []
         config.write_text(
             f'[http]\nlisten = "127.0.0.1:{self.indexer_port}"\n'
+            f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             f"[events]\nbind = {json.dumps(bind)}\n"
             "[discovery]\ninterval_s = 0.3\n"
             f'[[replicas]]\nname = "a"\nurl = "http://127.0.0.1:{self.http}"\n'
@@ -179,7 +180,9 @@ def test_it_stops_when_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "replicas"),
+        ("[grpc]\nlisten = '50051'\n", "grpc.listen: '50051' is not HOST:PORT"),
+        ("[[replicas]]\nname = 'a'\nurl = 'http://a:port'\n", "url: 'http://a:port' is not"),
+        ("[[replicas]]\nname = 'a b'\nurl = 'http://a'\n", "name: Expected `str` matching"),
         ("[[replicas]]\nname = 'a'\n", "url"),
         ("[[replicas]]\nname = 'a'\nurl = 'a:8000'\n", "url: 'a:8000' is not http://HOST:PORT"),
         ("[[replicas]]\nname = 'a'\nurl = 'http://a'\nrank = 1\n", "unknown field `rank`"),
