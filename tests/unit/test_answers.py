@@ -82,7 +82,7 @@ def test_a_replica_with_nothing_to_match_with_is_left_out() -> None:
 
 
 def test_evidence_is_as_old_as_it_says() -> None:
-    """A change of evidence shows within STATUS_S; a replica that takes a name over shows at once."""
+    """A change of evidence shows within STATUS_S; a replica of the same name at once."""
     hub = new_hub()
     replica = follow(hub, "a")
     replica.holds(PROMPT)
@@ -158,7 +158,7 @@ def test_a_lora_is_where_it_is_listed() -> None:
 
 
 def test_a_lora_s_number_is_known_to_nobody() -> None:
-    """Where the hash has the number that the engine gave it, base blocks are no match for a LoRA."""
+    """Where only a number of the LoRA is hashed, blocks of the base model are no match for it."""
     hub = new_hub()
     scheme = EngineScheme("sha256", "0", 16, extra_keys="lora_int")
     replica = follow(hub, "old", scheme, lora_paths={"l": "/1"}, version="0.10.2")
