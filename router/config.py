@@ -1,0 +1,106 @@
+"""The router's configuration: the file the indexer reads too, with ``[router]`` and ``[pools]``.
+
+Checked whole before anything starts. Secrets are no keys: they come from the environment.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from proto.config_file import ConfigError, decode_config, parse_listen
+from proto.contract import DEFAULT_POOL
+from proto.replica_config import REPLICAS_MAX, Name, ReplicaConfig, check_replicas
+from router.policy import POLICIES, PolicySettings
+from router.replicas import EngineConfig
+
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Seconds = Annotated[float, Meta(gt=0, le=3600)]
+_Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """``indexer``: where its gRPC service is; not read by ``pointsman serve``.
+
+    ``spread_factor`` and ``spread_min`` bound a replica's share of what is in flight: so many times
+    the mean, and never less than so many requests.
+    """
+
+    listen: str = "127.0.0.1:8080"
+    indexer: str = "127.0.0.1:50051"
+    policy: str = "prefix"
+    ratio_min: _Share = 0.1
+    tie_tolerance: _Share = 0.01
+    spread_factor: Annotated[float, Meta(ge=1, le=1000)] = 1.5
+    spread_min: _Count = 16
+    inflight_max: _Count = 256
+    waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 512
+    wait_s_max: _Seconds = 30.0
+    indexer_s_max: _Seconds = 0.05
+    probe_interval_s: _Seconds = 2.0
+    probe_timeout_s: _Seconds = 2.0
+    body_bytes_max: Annotated[int, Meta(ge=1024, le=2**31)] = 64 * 2**20
+    expose_matches: bool = False
+
+    @property
+    def policy_settings(self) -> PolicySettings:
+        return PolicySettings(
+            self.ratio_min, self.tie_tolerance, self.spread_factor, self.spread_min
+        )
+
+
+class PoolConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """``tokenizer``: a folder with the model's tokenizer.json and tokenizer_config.json.
+
+    ``chat_template``: a file, where the engines are started with ``--chat-template``.
+    """
+
+    tokenizer: str
+    chat_template: str | None = None
+
+
+class RouterFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file; the indexer's sections are left to it."""
+
+    replicas: Annotated[list[ReplicaConfig], Meta(min_length=1, max_length=REPLICAS_MAX)]
+    router: RouterConfig = RouterConfig()
+    pools: dict[Name, PoolConfig] = {}
+    hash_seeds: list[Any] = []
+    http: dict[str, Any] = {}
+    grpc: dict[str, Any] = {}
+    events: dict[str, Any] = {}
+    discovery: dict[str, Any] = {}
+
+    @property
+    def engines(self) -> tuple[EngineConfig, ...]:
+        return tuple(
+            EngineConfig(r.name, r.url.rstrip("/"), r.pool, r.data_parallel_size)
+            for r in self.replicas
+        )
+
+
+def parse_router_config(text: bytes) -> RouterFile:
+    """Raises ConfigError for the first thing that is wrong."""
+    file = decode_config(text, RouterFile)
+    check_replicas(file.replicas)
+    parse_listen(file.router.listen, "router.listen")
+    parse_listen(file.router.indexer, "router.indexer")
+    if file.router.policy not in POLICIES:
+        raise ConfigError(f"router.policy: {file.router.policy!r} is none of {', '.join(POLICIES)}")
+    _check_pools(file)
+    return file
+
+
+def _check_pools(file: RouterFile) -> None:
+    """Only the policy that asks who holds what cannot do without a tokenizer."""
+    used = {replica.pool for replica in file.replicas}
+    for name in file.pools:
+        if name not in used:
+            raise ConfigError(f"pools.{name}: no replica is in it; they are in {sorted(used)}")
+    for name in sorted(used - set(file.pools)):
+        if file.router.policy == "prefix":
+            hint = "" if name == DEFAULT_POOL else f" (replicas with pool = {name!r} are in it)"
+            raise ConfigError(
+                f"pools.{name}.tokenizer: set it to the folder with the model's tokenizer.json"
+                f" and tokenizer_config.json{hint}; policy 'prefix' hashes prompts as the engine"
+                " does"
+            )
