@@ -96,8 +96,9 @@ class Routing:
     # How often a walk went without something, by what it was.
     went_without: Counter[str] = field(default_factory=Counter)
 
-    def walk(self, request: ParsedRequest) -> "Walk":
-        return Walk(self, request)
+    def walk(self, request: ParsedRequest, rank: int | None = None) -> "Walk":
+        """``rank``: the data-parallel rank that the client asks for, as its front end counts."""
+        return Walk(self, request, rank)
 
     def wake_one(self) -> None:
         """A lease was released, or a replica came back."""
@@ -112,8 +113,8 @@ class Routing:
 class Walk:
     """One request's way to a replica; ``place`` may be called again after an attempt failed."""
 
-    def __init__(self, routing: Routing, request: ParsedRequest) -> None:
-        self.routing, self.request = routing, request
+    def __init__(self, routing: Routing, request: ParsedRequest, rank: int | None = None) -> None:
+        self.routing, self.request, self.rank = routing, request, rank
         self.phases_ms: dict[str, float] = {}
         self.without: str | None = None
         self.hashed: HashedRequest | None = None
@@ -199,10 +200,9 @@ class Walk:
 
     def _pinned(self, replicas: list[Replica]) -> list[Replica]:
         """A client's own choice of a rank is obeyed, where some replica has that rank."""
-        rank = self.request.rank
-        if rank is None:
+        if self.rank is None:
             return replicas
-        return [r for r in replicas if (r.header_rank or 0) == rank] or replicas
+        return [r for r in replicas if (r.header_rank or 0) == self.rank] or replicas
 
     async def _match(self, pool: str, hashed: HashedRequest) -> Mapping[str, ReplicaMatch]:
         if not any(len(prefix.block_hashes) for prefix in hashed.prefixes):
@@ -217,7 +217,7 @@ class Walk:
         request = self.request
         return Ask(
             request.session or hashed.affinity,
-            len(request.prompts) * request.n,
+            request.sequences,
             request.session is not None,
         )
 
@@ -231,7 +231,7 @@ class Walk:
         now: float,
     ) -> Placement:
         fleet, match = self.routing.fleet, matches.get(replica.id)
-        requests = len(self.request.prompts) * self.request.n
+        requests = self.request.sequences
         lease, bookings = fleet.book(chosen, hashed, requests, now)
         matched = match.any_tier_blocks if match is not None else 0
         evidence = fleet.evidence(replica.id, match)
@@ -254,7 +254,7 @@ class Walk:
         """None where nothing can be said: no hashes, no answer, no evidence, several sequences."""
         if self.without is not None or evidence.startswith("fallback"):
             return None
-        if len(self.request.prompts) * self.request.n > 1:
+        if self.request.sequences > 1:
             return None
         if not self.request.reads_cache:
             return 0
