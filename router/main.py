@@ -1,11 +1,25 @@
-"""The command ``pointsman``: joins the subcommands that each package declares."""
+"""The command ``pointsman``: joins the subcommands that each package declares.
+
+It is also the one place that knows both services: ``pointsman serve`` runs them on one event loop,
+and the questions of the router to the indexer skip the network.
+"""
 
 import argparse
+import asyncio
 import importlib.util
 import os
+import signal
 import sys
 from importlib import metadata
 from pathlib import Path
+
+_SERVE_EXAMPLE = """\
+example: pointsman serve --config pointsman.toml
+
+{config}
+The replicas are vLLM engines with --kv-events-config (README has the flags). OpenAI's clients use
+http://127.0.0.1:8080/v1; GET /ready there tells how far each replica's index can be trusted.
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,6 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help(sys.stderr)
         return 2
+    if getattr(arguments, "logs", False):
+        from indexer.logs import log_to_stdout
+
+        log_to_stdout()
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -35,15 +53,63 @@ def _parser() -> argparse.ArgumentParser:
     """Imports here, since every package of ours needs ``proto`` to be ours."""
     from benchmarks.cli import add_commands as add_benchmark_commands
     from indexer.cli import add_commands as add_indexer_commands
+    from router.cli import CONFIG_EXAMPLE
+    from router.cli import add_commands as add_router_commands
 
     parser = argparse.ArgumentParser(
         prog="pointsman", description="A precise, KV-event-driven prefix-aware router for vLLM."
     )
     parser.add_argument("--version", action="version", version=f"pointsman {_version()}")
     subcommands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    serve = subcommands.add_parser(
+        "serve",
+        help="run the router and the indexer in one process",
+        description="Run the router and the indexer in one process.",
+        epilog=_SERVE_EXAMPLE.format(config=CONFIG_EXAMPLE),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument("--config", required=True, metavar="FILE", help="TOML, see the example")
+    serve.set_defaults(run=run_serve, logs=True)
+    add_router_commands(subcommands)
     add_indexer_commands(subcommands)
     add_benchmark_commands(subcommands)
     return parser
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    """Run both until SIGTERM or SIGINT. What is wrong with the configuration stops it before."""
+    from indexer.app import IndexerApp
+    from indexer.config import parse_config
+    from indexer.listener import ListenError
+    from proto.config_file import ConfigError
+    from router.app import RouterApp, load_tokenizers
+    from router.cli import engine_headers, read_config, run_service
+    from router.config import parse_router_config
+
+    async def run() -> None:
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        indexer, indexer_ready = IndexerApp(config, engine_headers()), asyncio.Event()
+        # The indexer goes last: requests that are still running ask it.
+        router_stopped = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(indexer.run(indexer_ready, router_stopped))
+            await indexer_ready.wait()
+            try:
+                router = RouterApp(file, tokenizers, indexer.local, engine_headers())
+                await router.run(stopping=stopping)
+            finally:
+                router_stopped.set()
+
+    try:
+        text = read_config(arguments.config)
+        config, file = parse_config(text), parse_router_config(text)
+        tokenizers = load_tokenizers(file)
+    except ConfigError as error:
+        print(f"pointsman serve: {arguments.config}: {error}", file=sys.stderr)
+        return 2
+    return run_service("serve", run, (ListenError, OSError))
 
 
 def _version() -> str:

@@ -54,7 +54,8 @@ class Probes:
                 was_up = engine.up
                 self._say(engine)
                 self._on_change()
-            await asyncio.sleep(self._interval_s)
+            # One that is out is asked more often: it is missed.
+            await asyncio.sleep(self._interval_s if engine.up else self._interval_s / 4)
 
     async def probe(self, engine: Engine) -> None:
         """Ask one engine once."""

@@ -1,4 +1,4 @@
-"""A shell: the walk of a request, top to bottom: tokens, hashes, matched, candidates, decision, lease.
+"""A shell: the walk of a request: tokens, hashes, matched, candidates, decision, lease.
 
 Rules (design, decisions 11 and 12):
 
@@ -34,9 +34,9 @@ _FAILURES_OF_THE_REPLICA = frozenset(("refused", "broken", "silent"))
 
 @dataclass(slots=True, eq=False)
 class Placement:
-    """One attempt on one replica. ``release`` is called exactly once; it implements ``Placed``."""
+    """One attempt on one replica, as the relay wants it. ``release`` is called exactly once."""
 
-    replica: Replica
+    target: Replica
     headers: tuple[tuple[str, str], ...]
     decision: Decision
     matched_blocks: int
@@ -48,17 +48,16 @@ class Placement:
     _bookings: Sequence[Booking]
 
     @property
+    def replica(self) -> str:
+        return self.target.id
+
+    @property
     def url(self) -> str:
-        return self.replica.url
+        return self.target.url
 
     @property
     def rank_header(self) -> int | None:
-        return self.replica.header_rank
-
-    @property
-    def name(self) -> str:
-        """What a retry excludes: an engine fails as a whole."""
-        return self.replica.engine
+        return self.target.header_rank
 
     def first_byte(self) -> None:
         self._lease.first_byte()
@@ -67,7 +66,7 @@ class Placement:
         """It will not hold what was booked on it; unless it is only busy, it leaves at once."""
         for booking in self._bookings:
             self._fleet.optimistic.refuse(booking)
-        engine = self._fleet.replicas.engines.get(self.replica.engine)
+        engine = self._fleet.replicas.engines.get(self.target.engine)
         if engine is not None and kind in _FAILURES_OF_THE_REPLICA:
             engine.request_failed(kind)
 
@@ -122,7 +121,7 @@ class Walk:
         self.placement: Placement | None = None
 
     async def place(self, excluding: frozenset[str]) -> Placement:
-        """Raises NoReplica. ``excluding``: names of engines that this request has failed on."""
+        """Raises NoReplica. ``excluding``: replicas that this request has failed on."""
         pool = self.routing.pools.get(self.pool) if self.pool is not None else None
         if self.pool is None or pool is None:
             raise NoReplica(404, f"The model `{self.request.model}` does not exist.", None)
@@ -182,7 +181,10 @@ class Walk:
         matched_at = time.perf_counter()
         fleet = self.routing.fleet
         replicas = fleet.replicas.candidates(pool, self.request.model)
-        replicas = [r for r in replicas if r.engine not in excluding] or replicas
+        if excluding:
+            # An engine fails as a whole.
+            failed = {r.engine for r in fleet.replicas.replicas if r.id in excluding}
+            replicas = [r for r in replicas if r.engine not in failed]
         if not replicas:
             raise NoReplica(503, f"No replica of pool {pool!r} is in service.", 1)
         replicas = self._pinned(replicas)

@@ -1,0 +1,148 @@
+"""A shell: all that a router runs. It puts the parts together, follows what the indexer says of the
+replicas, probes engines, and serves. It decides nothing.
+"""
+
+import asyncio
+import signal
+from collections.abc import Mapping
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from proto.config_file import ConfigError, parse_listen
+from proto.contract import Indexer
+from router.config import RouterFile
+from router.fleet import Fleet
+from router.http_server import make_runner
+from router.load import InflightLoad
+from router.policy import POLICIES
+from router.probes import Probes
+from router.routing import PoolRouting, Routing
+from router.server import RouterServer
+from router.tokenizer import HashingThread, PoolTokenizer, PromptHasher, TokenizerError
+from router.upstream import Upstream
+from router.waiting import WaitingRoom
+
+_log = structlog.get_logger("router")
+
+_BACKLOG = 1024
+# Requests that are still running when the process is asked to stop.
+_DRAIN_S_MAX = 30.0
+
+
+def load_tokenizers(file: RouterFile) -> dict[str, PoolTokenizer]:
+    """Per pool; seconds of work, before anything starts. Raises ConfigError."""
+    tokenizers = {}
+    for name, pool in file.pools.items():
+        try:
+            tokenizers[name] = PoolTokenizer.load(pool.tokenizer, pool.chat_template)
+        except TokenizerError as error:
+            raise ConfigError(f"pools.{name}: {error}") from None
+    return tokenizers
+
+
+class RouterApp:
+    """Everything that a router runs. Once ``ready`` is set, ``address`` says where it listens."""
+
+    def __init__(
+        self,
+        file: RouterFile,
+        tokenizers: Mapping[str, PoolTokenizer],
+        indexer: Indexer,
+        engine_headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.file, self._tokenizers, self._indexer = file, tokenizers, indexer
+        self._engine_headers = engine_headers
+
+    async def run(
+        self, ready: asyncio.Event | None = None, stopping: asyncio.Event | None = None
+    ) -> None:
+        """Until ``stopping`` is set; without one, until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        if stopping is None:
+            stopping = asyncio.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stopping.set)
+        thread = HashingThread()
+        upstream = Upstream()
+        try:
+            self.routing = self._routing(thread)
+            await self._serve_until(stopping, ready, upstream)
+        finally:
+            await upstream.close()
+            thread.close()
+
+    def _routing(self, thread: HashingThread) -> Routing:
+        config = self.file.router
+        fleet = Fleet(InflightLoad(config.inflight_max))
+        fleet.replicas.reset(self.file.engines)
+        pools = {
+            name: PoolRouting(
+                PromptHasher(self._tokenizers[name], thread) if name in self._tokenizers else None,
+                WaitingRoom(config.waiting_max),
+            )
+            for name in {engine.pool for engine in self.file.engines}
+        }
+        routing = Routing(
+            fleet,
+            pools,
+            self._indexer,
+            POLICIES[config.policy](config.policy_settings),
+            wait_s_max=config.wait_s_max,
+            expose_matches=config.expose_matches,
+        )
+        fleet.load.on_release = routing.wake_one
+        return routing
+
+    async def _serve_until(
+        self, stopping: asyncio.Event, ready: asyncio.Event | None, upstream: Upstream
+    ) -> None:
+        config = self.file.router
+        server = RouterServer(self.routing, upstream, body_bytes_max=config.body_bytes_max)
+        runner = make_runner(server.handle)
+        await runner.setup()
+        try:
+            host, port = parse_listen(config.listen, "router.listen")
+            site = web.TCPSite(runner, host, port, backlog=_BACKLOG)
+            await site.start()
+            self.address = runner.addresses[0]
+            _log.info("router_started", listen=self.address[:2], policy=config.policy)
+            if ready is not None:
+                ready.set()
+            await self._work_until(stopping)
+            await site.stop()
+            await self._drain()
+        finally:
+            await runner.cleanup()
+            _log.info("router_stopped")
+
+    async def _work_until(self, stopping: asyncio.Event) -> None:
+        config = self.file.router
+        async with aiohttp.ClientSession(headers=self._engine_headers) as session:
+            probes = Probes(
+                self.routing.fleet.replicas,
+                session,
+                interval_s=config.probe_interval_s,
+                timeout_s=config.probe_timeout_s,
+                on_change=self.routing.wake_one,
+            )
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(probes.run()), group.create_task(self._watch())]
+                await stopping.wait()
+                for task in tasks:
+                    task.cancel()
+
+    async def _watch(self) -> None:
+        async for views in self._indexer.watch():
+            self.routing.fleet.learn(views)
+
+    async def _drain(self) -> None:
+        """Requests in flight may finish; nobody new is let in."""
+        load = self.routing.fleet.load
+        try:
+            async with asyncio.timeout(_DRAIN_S_MAX):
+                while load.inflight:  # noqa: ASYNC110  # leases know nothing of an event loop
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            _log.warning("requests_cut_off", inflight=load.inflight)

@@ -1,0 +1,162 @@
+"""A shell: the router's HTTP side: which path does what, and the line that is logged of a request.
+
+The two completion paths are relayed; ``/v1/models`` and what an operator reads are answered here.
+Errors have the shape that OpenAI's clients understand.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from router.http_server import BodyBroken, BodyTooLarge, read_body
+from router.metrics import RouterMetrics, RoutingCollector, prediction_outcome
+from router.openai import CHAT_PATH, COMPLETIONS_PATH, BadRequest, error_body, parse_request
+from router.proxy import RelayResult, relay
+from router.routing import Routing, Walk
+from router.upstream import Upstream
+
+_log = structlog.get_logger("router")
+
+_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class RouterServer:
+    """``handle`` answers every request; hand it to ``http_server.make_runner``."""
+
+    def __init__(self, routing: Routing, upstream: Upstream, *, body_bytes_max: int) -> None:
+        self.routing = routing
+        self._upstream = upstream
+        self._body_bytes_max = body_bytes_max
+        self._registry = CollectorRegistry()
+        self._registry.register(RoutingCollector(lambda: self.routing))
+        self._metrics = RouterMetrics(self._registry)
+        self._handlers: dict[tuple[str, str], _Handler] = {
+            ("POST", CHAT_PATH): self._complete,
+            ("POST", COMPLETIONS_PATH): self._complete,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._health,
+            ("GET", "/ready"): self._ready,
+            ("GET", "/metrics"): self._prometheus,
+        }
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        method = "GET" if request.method == "HEAD" else request.method
+        handler = self._handlers.get((method, request.path))
+        if handler is not None:
+            return await handler(request)
+        allowed = [known for known, path in self._handlers if path == request.path]
+        if allowed:
+            response = _error(405, f"{request.path} wants {' or '.join(allowed)}.")
+            response.headers["Allow"] = ", ".join(allowed)
+            return response
+        return _error(404, f"There is no {request.path[:200]}; README lists what there is.")
+
+    # Completions.
+
+    async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            body = await read_body(request, self._body_bytes_max)
+            parsed = parse_request(request.path, body, request.headers)
+        except BodyTooLarge:
+            return _error(413, f"The body is longer than {self._body_bytes_max} bytes.")
+        except BodyBroken as error:
+            return _error(400, f"The body did not arrive whole: {error}"[:300])
+        except BadRequest as error:
+            return web.json_response(error.body(), status=error.status)
+        walk = self.routing.walk(parsed, _rank(request))
+        finished = partial(self._finished, walk)
+        return await relay(request, parsed.body, walk, self._upstream, finished)
+
+    def _finished(self, walk: Walk, result: RelayResult) -> None:
+        hashed = walk.hashed
+        prompt_tokens = hashed.prompt_tokens if hashed is not None and hashed.prefixes else None
+        self._metrics.finished(result, walk.placement, prompt_tokens)
+        log = _log.info if result.outcome in ("ok", "client_gone") else _log.warning
+        log("request", **_log_fields(walk, result))
+
+    # What is answered here.
+
+    async def _models(self, request: web.BaseRequest) -> web.Response:
+        models = self.routing.fleet.replicas.models()
+        return web.json_response({"object": "list", "data": [m.entry for m in models]})
+
+    async def _health(self, request: web.BaseRequest) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.BaseRequest) -> web.Response:
+        """Ready where every pool has a replica in service; the rest is there to be read."""
+        fleet = self.routing.fleet
+        engines = fleet.replicas.engines.values()
+        pools = {engine.config.pool: False for engine in engines}
+        for engine in engines:
+            pools[engine.config.pool] |= engine.up
+        ready = all(pools.values())
+        report: dict[str, Any] = {"ready": ready, "pools": pools}
+        report["engines"] = {e.config.name: "up" if e.up else (e.error or "down") for e in engines}
+        report["evidence"] = {r.id: fleet.evidence(r.id) for r in fleet.replicas.replicas}
+        return web.json_response(report, status=200 if ready else 503)
+
+    async def _prometheus(self, request: web.BaseRequest) -> web.Response:
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _error(status: int, message: str) -> web.Response:
+    body = error_body(message, "invalid_request_error")
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _rank(request: web.BaseRequest) -> int | None:
+    """The rank a client asks for; vLLM ignores what is no number."""
+    text = request.headers.get("X-data-parallel-rank", "")
+    return int(text) if text.isdecimal() and len(text) < 6 else None
+
+
+def _log_fields(walk: Walk, result: RelayResult) -> dict[str, Any]:
+    """One line per request. No prompt, no salt, no session: only figures and words of ours."""
+    placement, usage = walk.placement, result.usage
+    fields: dict[str, Any] = {
+        "path": walk.request.path,
+        "outcome": result.outcome,
+        "status": result.status,
+        "attempts": result.attempts,
+        "stream": walk.request.stream,
+        "response_bytes": result.response_bytes,
+        "ttft_ms": _ms(result.ttft_s),
+        "phases_ms": {k: round(v, 3) for k, v in {**walk.phases_ms, **result.phases_ms}.items()},
+    }
+    if placement is not None:
+        fields |= {
+            "replica": placement.replica,
+            "reason": placement.decision.reason,
+            "evidence": placement.evidence,
+            "matched_blocks": placement.matched_blocks,
+            "prompt_blocks": placement.prompt_blocks,
+            "predicted_cached_tokens": placement.predicted_cached_tokens,
+        }
+        if (
+            placement.predicted_cached_tokens is not None
+            and usage
+            and usage.cached_tokens is not None
+        ):
+            fields["prediction"] = prediction_outcome(
+                placement.predicted_cached_tokens, usage.cached_tokens
+            )
+    if usage is not None:
+        fields |= {"cached_tokens": usage.cached_tokens, "prompt_tokens": usage.prompt_tokens}
+    if walk.without is not None:
+        fields["without"] = walk.without
+    if walk.request.transformed:
+        fields["transformed"] = list(walk.request.transformed)
+    if result.failures:
+        fields["failures"] = result.failures
+    return fields
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 3)
