@@ -1,33 +1,31 @@
-"""A shell: the indexer's process. It pumps arrivals into the hub, asks replicas about themselves,
-serves what an operator reads, and logs what the core noted. It decides nothing.
+"""A shell: all that an indexer runs. It pumps arrivals into the hub, follows replicas, answers over
+gRPC, serves what an operator reads, and logs what the core noted. It decides nothing.
 """
 
 import asyncio
-import dataclasses
 import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
 
-import aiohttp
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from indexer.answers import Answers
 from indexer.config import IndexerConfig
-from indexer.discovery import DiscoveryError, discover
 from indexer.evidence import Evidence, Level
-from indexer.hub import Hub, Link, RankSource
+from indexer.following import Following
+from indexer.hub import Hub, Link
 from indexer.index import ReplicaId
-from indexer.membership import NotFollowable, rank_sources
+from indexer.local import LocalIndexer
 from indexer.metrics import HubCollector
 from indexer.report import replica_report
-from indexer.sources import EngineFacts
+from indexer.service import GrpcServer, IndexerService
 from indexer.subscriber import Subscriber
-from proto.cborchain import token_table
+from indexer.watching import ReplicaWatch
 from proto.config_file import parse_listen
-from proto.replica_config import ReplicaConfig
 
 _log = structlog.get_logger("indexer")
 
@@ -36,7 +34,6 @@ SLICE_S_MAX = 0.002
 ARRIVALS_PER_TAKE = 64
 TICK_S = 0.05
 EVIDENCE_LOG_S = 1.0
-_AWAKE = "awake"
 
 
 class Pump:
@@ -79,21 +76,22 @@ class Pump:
 
 
 class IndexerApp:
-    """Everything that an indexer runs, in a process of its own or in the router's."""
+    """Everything that an indexer runs, in a process of its own or in the router's.
+
+    Once ``ready`` is set, ``address`` and ``grpc_address`` say where it listens, and ``local`` asks
+    it on its own event loop.
+    """
 
     def __init__(self, config: IndexerConfig, headers: Mapping[str, str] | None = None) -> None:
         self.config = config
         self._headers = headers
-        self._errors: dict[str, str] = {}
         self._evidence: dict[ReplicaId, Evidence] = {}
-        self._links_of: dict[str, tuple[RankSource, ...]] = {}
         self._full_times = 0
 
     async def run(
         self, ready: asyncio.Event | None = None, stopping: asyncio.Event | None = None
     ) -> None:
         """Until ``stopping`` is set; without one, until SIGTERM or SIGINT."""
-        token_table()
         loop = asyncio.get_running_loop()
         if stopping is None:
             stopping = asyncio.Event()
@@ -110,6 +108,9 @@ class IndexerApp:
             replays_max=self.config.events.replays_max,
         )
         self.pump = Pump(subscriber, self.hub)
+        self.answers = Answers(self.hub)
+        self.watch = ReplicaWatch(self.answers)
+        self.following = Following(self.hub, self.config, self._headers)
         subscriber.start()
         try:
             for endpoint in self.config.events.bind:
@@ -118,6 +119,10 @@ class IndexerApp:
         finally:
             subscriber.stop()
 
+    @property
+    def local(self) -> LocalIndexer:
+        return LocalIndexer(self.answers, self.watch)
+
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """From the reader thread, which may outlive the loop by a moment."""
         if not loop.is_closed():
@@ -125,82 +130,29 @@ class IndexerApp:
 
     async def _serve_until(self, stopping: asyncio.Event, ready: asyncio.Event | None) -> None:
         runner = web.AppRunner(self._application(), access_log=None)
+        server = GrpcServer(IndexerService(self.answers, self.watch, self.following))
         await runner.setup()
-        host, port = parse_listen(self.config.http.listen, "http.listen")
         try:
+            await server.start(*parse_listen(self.config.grpc.listen, "grpc.listen"))
+            host, port = parse_listen(self.config.http.listen, "http.listen")
             await web.TCPSite(runner, host, port).start()
-            _log.info("indexer_started", listen=runner.addresses[0][:2])
-            self.address = runner.addresses[0]
+            self.address, self.grpc_address = runner.addresses[0], server.address
+            _log.info("indexer_started", listen=self.address[:2], grpc=self.grpc_address)
             if ready is not None:
                 ready.set()
-            async with aiohttp.ClientSession(headers=self._headers) as session:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self.pump.run())]
-                    tasks.append(group.create_task(self._log_changes()))
-                    for replica in self.config.replicas:
-                        tasks.append(group.create_task(self._follow(session, replica)))
-                    await stopping.wait()
-                    for task in tasks:
-                        task.cancel()
+            await self._work_until(stopping)
         finally:
+            await server.stop()
             await runner.cleanup()
             _log.info("indexer_stopped")
 
-    # Discovery.
-
-    async def _follow(self, session: aiohttp.ClientSession, replica: ReplicaConfig) -> None:
-        """Asks one replica about itself, again and again, and follows what it says."""
-        settings = self.config.discovery
-        while True:
-            try:
-                facts = await discover(session, replica.url, settings.timeout_s)
-                sources = rank_sources(replica, facts, listening=bool(self.config.events.bind))
-                self._reconcile(replica, sources)
-                self._learn(sources, facts)
-                self._report_error(replica, None)
-            except (DiscoveryError, NotFollowable, ValueError) as error:
-                self._report_error(replica, str(error))
-            await asyncio.sleep(settings.interval_s)
-
-    def _reconcile(self, replica: ReplicaConfig, sources: tuple[RankSource, ...]) -> None:
-        """Links that are right stay; the others go, new ones come."""
-        # What an engine says of its pool is learnt, and no reason to forget what it holds.
-        sources = tuple(dataclasses.replace(source, blocks=None) for source in sources)
-        before = self._links_of.get(replica.name, ())
-        for source in before:
-            if source not in sources:
-                self.hub.remove(source.replica_id)
-                _log.info("replica_left", replica=source.replica_id)
-        self._links_of[replica.name] = tuple(source for source in before if source in sources)
-        for source in sources:
-            if source not in before:
-                self.hub.add(source, time.monotonic())
-                self._links_of[replica.name] += (source,)
-                _log.info(
-                    "replica_joined",
-                    replica=source.replica_id,
-                    events=source.endpoint or f"topic {source.topic.decode()!r}",
-                    replay=source.replay_endpoint,
-                )
-
-    def _learn(self, sources: tuple[RankSource, ...], facts: EngineFacts) -> None:
-        for source in sources:
-            state = self.hub.links[source.replica_id].state
-            if source.blocks is not None:
-                state.blocks.capacity = source.blocks
-            state.learn(version=facts.version, lora_paths=facts.lora_paths)
-            if facts.sleep_states.get(source.rank, _AWAKE) != _AWAKE:
-                state.slept()
-
-    def _report_error(self, replica: ReplicaConfig, error: str | None) -> None:
-        if error == self._errors.get(replica.name):
-            return
-        if error is None:
-            del self._errors[replica.name]
-            _log.info("replica_answers", replica=replica.name)
-        else:
-            self._errors[replica.name] = error
-            _log.warning("replica_not_followed", replica=replica.name, error=error)
+    async def _work_until(self, stopping: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            works = (self.pump.run(), self.following.run(), self.watch.run(), self._log_changes())
+            tasks = [group.create_task(work) for work in works]
+            await stopping.wait()
+            for task in tasks:
+                task.cancel()
 
     # What an operator sees.
 
@@ -243,7 +195,9 @@ class IndexerApp:
             return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
         async def replicas(request: web.Request) -> web.Response:
-            return web.json_response({"replicas": self._replicas(), "errors": self._errors})
+            return web.json_response(
+                {"replicas": self._replicas(), "errors": self.following.errors}
+            )
 
         async def health(request: web.Request) -> web.Response:
             return web.json_response({"status": "ok"})

@@ -24,9 +24,13 @@ class HttpConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GrpcConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where ``pointsman.indexer.v1.Indexer`` is served."""
+    """Where ``pointsman.indexer.v1.Indexer`` is served.
+
+    ``trust_registered``: send the replicas' API key to replicas that were registered there too.
+    """
 
     listen: str = "127.0.0.1:50051"
+    trust_registered: bool = False
 
 
 class EventsConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -175,6 +176,22 @@ def test_it_stops_when_told(tmp_path: Path) -> None:
         )
         fleet.indexer.send_signal(signal.SIGTERM)
         assert fleet.indexer.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("section", ["http", "grpc"])
+def test_a_taken_port_is_one_clear_line(tmp_path: Path, section: str) -> None:
+    """Exit status 1, and stderr names the address."""
+    config = tmp_path / "indexer.toml"
+    ports = {"http": 0, "grpc": 0}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports[section] = taken.getsockname()[1]
+        config.write_text(
+            "".join(f'[{name}]\nlisten = "127.0.0.1:{port}"\n' for name, port in ports.items())
+        )
+        command = (*MAIN, "indexer", "--config", str(config))
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert str(ports[section]) in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,23 @@
+"""A shell: the indexer as the router asks it where both run on one event loop."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from indexer.answers import Answers
+from indexer.watching import ReplicaWatch
+from proto.contract import HashedPrefix, ReplicaMatch, ReplicaView
+
+
+class LocalIndexer:
+    """``proto.contract.Indexer`` without a network; it is never unavailable."""
+
+    def __init__(self, answers: Answers, replica_watch: ReplicaWatch) -> None:
+        self._answers, self._watch = answers, replica_watch
+
+    async def match(self, pool: str, prefixes: Sequence[HashedPrefix]) -> dict[str, ReplicaMatch]:
+        """Raises MalformedAsk, which only a bug of the caller leads to."""
+        matches = self._answers.match_prefix(pool, prefixes, time.monotonic())
+        return {match.replica: match for match in matches}
+
+    def watch(self) -> AsyncIterator[tuple[ReplicaView, ...]]:
+        return self._watch.watch()
