@@ -1,19 +1,9 @@
-"""What callers ask of a simulator: the bodies of its own endpoints, and how fast it goes.
+"""What callers ask of a simulator: the bodies of its own endpoints.
 
 Unknown fields are refused: a misspelt one would silently test something else.
 """
 
-from dataclasses import dataclass
-
 import msgspec
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long a step takes: a base, and more for each token it computes."""
-
-    step_seconds: float = 0.0
-    token_seconds: float = 0.0
 
 
 class GenerateBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,9 +17,18 @@ class GenerateBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FaultBody(msgspec.Struct, forbid_unknown_fields=True):
-    """``batches`` is of drop and lose, ``seconds`` of stall; restart has every rank in it."""
+    """What shall go wrong.
+
+    Of the events, on one rank: ``drop`` and ``lose`` so many ``batches``, ``stall`` for
+    ``seconds``, ``garbage``. Of the whole replica: ``restart``; for ``seconds``, ``refuse``
+    connections, be ``unavailable`` (503) or ``slow`` by a ``factor``. Of the next ``requests`` for
+    text, after so many ``tokens``: ``hang`` for ``seconds``, or ``reset`` the connection.
+    """
 
     kind: str
     batches: int = 1
     seconds: float = 1.0
     rank: int = 0
+    factor: float = 10.0
+    tokens: int = 1
+    requests: int = 1

@@ -16,13 +16,11 @@ keeps:
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from benchmarks.sim.chain import BlockChain
-from benchmarks.sim.events import KVEvent
 from benchmarks.sim.pool import BlockId, BlockPool
+from benchmarks.sim.steps import IDLE, Progress, Request, Step, work
 from proto.blockhash import NO_KEYS, BlockHash, EngineScheme, RequestKeys
 
 NextToken = Callable[[str, Sequence[int]], int]
@@ -35,26 +33,6 @@ def arithmetic_token(request_id: str, token_ids: Sequence[int]) -> int:
     return (token_ids[-1] * 31 + token_ids[0] * 17 + len(token_ids) * 7 + 11) % _VOCABULARY
 
 
-class Progress(Struct, frozen=True):
-    """One token that a request generated in a step."""
-
-    request_id: str
-    token_id: int
-    cached_tokens: int
-    finished: bool
-
-
-class Step(Struct, frozen=True):
-    """What one step did; ``events`` is None where it has nothing to publish."""
-
-    events: tuple[KVEvent, ...] | None
-    progress: tuple[Progress, ...]
-    scheduled_tokens: int
-
-
-IDLE = Step(None, (), 0)
-
-
 @dataclass(slots=True)
 class EngineCounters:
     """Tokens looked up and found in the cache, and requests thrown out, since the start."""
@@ -62,19 +40,6 @@ class EngineCounters:
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     preemptions: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    id: str
-    chain: BlockChain
-    length_max: int
-    skip_cache: bool
-    report_full: bool
-    blocks: list[BlockId] = field(default_factory=list)
-    computed_tokens: int = 0
-    stored_blocks: int = 0
-    cached_tokens: int | None = None
 
 
 class SimulatedEngine:
@@ -97,9 +62,9 @@ class SimulatedEngine:
         self._step_tokens_max = step_tokens_max
         self._sequences_max = sequences_max
         self._next_token = next_token
-        self._requests: dict[str, _Request] = {}
-        self._running: list[_Request] = []
-        self._waiting: deque[_Request] = deque()
+        self._requests: dict[str, Request] = {}
+        self._running: list[Request] = []
+        self._waiting: deque[Request] = deque()
 
     def __repr__(self) -> str:
         return f"<SimulatedEngine {self.running}+{self.waiting} sleep_level={self.sleep_level}>"
@@ -144,7 +109,7 @@ class SimulatedEngine:
         if self._blocks_for(length_max - 1) > self.pool.capacity:
             raise ValueError(f"{length_max} tokens do not fit into {self.pool.capacity} blocks")
         chain = BlockChain(self.scheme, token_ids, keys)
-        request = _Request(request_id, chain, length_max, skip_cache, report_full)
+        request = Request(request_id, chain, len(token_ids), length_max, skip_cache, report_full)
         self._requests[request_id] = request
         self._waiting.append(request)
 
@@ -185,16 +150,21 @@ class SimulatedEngine:
         if self.sleep_level or not self._requests:
             return IDLE
         scheduled = self._schedule()
+        prefill_tokens, attended_pairs, decoding_sequences, context_tokens = work(scheduled)
         progress = [self._advance(request, tokens) for request, tokens in scheduled]
         return Step(
             self.pool.take_events() or None,
             tuple(made for made in progress if made is not None),
-            sum(tokens for _, tokens in scheduled),
+            prefill_tokens + decoding_sequences,
+            prefill_tokens,
+            attended_pairs,
+            decoding_sequences,
+            context_tokens,
         )
 
-    def _schedule(self) -> list[tuple[_Request, int]]:
+    def _schedule(self) -> list[tuple[Request, int]]:
         """Requests of this step with the number of tokens each computes."""
-        scheduled: list[tuple[_Request, int]] = []
+        scheduled: list[tuple[Request, int]] = []
         budget, preemptions = self._step_tokens_max, self.counters.preemptions
         while budget and len(scheduled) < len(self._running):
             request = self._running[len(scheduled)]
@@ -207,7 +177,7 @@ class SimulatedEngine:
             scheduled += self._admit(budget)
         return scheduled
 
-    def _make_room(self, request: _Request, tokens: int) -> bool:
+    def _make_room(self, request: Request, tokens: int) -> bool:
         """Blocks for the next tokens of a running request; False where it was itself preempted."""
         needed = self._blocks_for(request.computed_tokens + tokens) - len(request.blocks)
         while True:
@@ -218,7 +188,7 @@ class SimulatedEngine:
             if self._preempt() is request:
                 return False
 
-    def _admit(self, budget: int) -> list[tuple[_Request, int]]:
+    def _admit(self, budget: int) -> list[tuple[Request, int]]:
         admitted = []
         while budget and self._waiting and self.running < self._sequences_max:
             request = self._waiting[0]
@@ -230,7 +200,7 @@ class SimulatedEngine:
             budget -= tokens
         return admitted
 
-    def _start(self, request: _Request, budget: int) -> int:
+    def _start(self, request: Request, budget: int) -> int:
         """Reuse what is cached and take blocks for the rest; tokens scheduled, 0 if no room."""
         reused, length = self._look_up(request), len(request.chain.token_ids)
         computed_tokens = len(reused) * self.scheme.block_size
@@ -249,7 +219,7 @@ class SimulatedEngine:
         self._store_full_blocks(request, computed_tokens + tokens)
         return tokens
 
-    def _look_up(self, request: _Request) -> list[BlockId]:
+    def _look_up(self, request: Request) -> list[BlockId]:
         if request.skip_cache:
             return []
         blocks_max = (len(request.chain.token_ids) - 1) // self.scheme.block_size
@@ -259,7 +229,7 @@ class SimulatedEngine:
             self.pool.announce(request.chain.stored(0, len(reused)))
         return reused
 
-    def _store_full_blocks(self, request: _Request, computed_tokens: int) -> None:
+    def _store_full_blocks(self, request: Request, computed_tokens: int) -> None:
         first, chain = request.stored_blocks, request.chain
         end = min(computed_tokens // self.scheme.block_size, len(chain.digests))
         if end <= first:
@@ -269,7 +239,7 @@ class SimulatedEngine:
         request.stored_blocks = end
         self.pool.announce(chain.stored(first, end))
 
-    def _advance(self, request: _Request, tokens: int) -> Progress | None:
+    def _advance(self, request: Request, tokens: int) -> Progress | None:
         """Count computed tokens; a request that has computed all of its tokens samples one."""
         chain = request.chain
         request.computed_tokens += tokens
@@ -282,7 +252,7 @@ class SimulatedEngine:
             self.abort(request.id)
         return Progress(request.id, token_id, request.cached_tokens or 0, finished)
 
-    def _preempt(self) -> _Request:
+    def _preempt(self) -> Request:
         """Throw out the newest running request; it is the first to come back."""
         request = self._running.pop()
         self._release(request)
@@ -290,7 +260,7 @@ class SimulatedEngine:
         self.counters.preemptions += 1
         return request
 
-    def _release(self, request: _Request) -> None:
+    def _release(self, request: Request) -> None:
         self.pool.free(request.blocks)
         request.blocks = []
         request.computed_tokens = request.stored_blocks = 0

@@ -3,9 +3,11 @@
 It decides nothing; it keeps what a step did and what it published in one order. Rules it keeps:
 
 * Ranks share no blocks, no sequence numbers and no outlet; they share settings and a fate.
-* A step and the publishing of its events happen under one lock, which the shell passes in, so that
-  a test may step a replica that a server is stepping too.
-* A restart empties every pool, loses every request and tells nobody.
+* What is stepped and published goes under one lock, which the shell passes in, so that a test may
+  step a replica that a server is stepping too.
+* A step is published whole and in order, at once or, where it takes time, at its end.
+* A restart empties every pool, loses every request and tells nobody: a step that it overtakes is
+  never published.
 """
 
 from collections.abc import Sequence
@@ -13,8 +15,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from benchmarks.sim.engine import NextToken, SimulatedEngine, Step, arithmetic_token
+from benchmarks.sim.engine import NextToken, SimulatedEngine, arithmetic_token
 from benchmarks.sim.events import KVEvent
+from benchmarks.sim.steps import Step
 from benchmarks.sim.wire import WireFormat
 from proto.blockhash import Algorithm, EngineScheme, RequestKeys
 
@@ -31,6 +34,7 @@ class ReplicaSettings:
     """Everything that is configured of a replica. Raises ValueError for what cannot be.
 
     ``num_blocks`` is per rank and counts the null block. ``loras`` maps a name to its path.
+    ``model_tokens_max`` None is as long a context as the pool can hold.
     """
 
     model: str = "sim"
@@ -46,6 +50,7 @@ class ReplicaSettings:
     sequences_max: int = 128
     loras: dict[str, str] = field(default_factory=dict)
     next_token: NextToken = arithmetic_token
+    model_tokens_max: int | None = None
 
     def __post_init__(self) -> None:
         if self.data_parallel_size < 1:
@@ -75,6 +80,11 @@ class ReplicaSettings:
             next_token=self.next_token,
             unhashed_first=self.wire().unhashed_first,
         )
+
+    @property
+    def context_tokens_max(self) -> int:
+        """vLLM's max_model_len: the longest prompt and answer together."""
+        return self.model_tokens_max or (self.num_blocks - 1) * self.block_size
 
     def keys(self, lora_name: str | None = None, cache_salt: str | None = None) -> RequestKeys:
         """What tells a request's blocks apart. Raises ValueError for a LoRA that is not served."""
@@ -135,10 +145,20 @@ class SimulatedReplica:
     def step(self, rank: int = 0) -> Step:
         """Step one rank and publish what it says."""
         with self._lock:
-            step = self.engines[rank].step()
-            if step.events is not None:
-                self.outlets[rank].publish(step.events)
+            engine = self.engines[rank]
+            step = engine.step()
+            self.publish(rank, engine, step)
             return step
+
+    def compute(self, rank: int) -> tuple[SimulatedEngine, Step]:
+        """Step one rank; `publish` takes what this returns, when the step has had its time."""
+        with self._lock:
+            return self.engines[rank], self.engines[rank].step()
+
+    def publish(self, rank: int, engine: SimulatedEngine, step: Step) -> None:
+        with self._lock:
+            if step.events is not None and engine is self.engines[rank]:
+                self.outlets[rank].publish(step.events)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """False where a rank has blocks in use; the other ranks are reset all the same."""

@@ -27,6 +27,7 @@ def models(settings: ReplicaSettings, created_seconds: int) -> dict[str, Any]:
     """The body of GET /v1/models: the base model, then its LoRA adapters."""
     base = settings.model
     cards = [_card(base, base, None, created_seconds)]
+    cards[0]["max_model_len"] = settings.context_tokens_max
     cards += [_card(name, path, base, created_seconds) for name, path in settings.loras.items()]
     return {"object": "list", "data": cards}
 
@@ -39,6 +40,7 @@ def _card(name: str, root: str, parent: str | None, created_seconds: int) -> dic
         "owned_by": "vllm",
         "root": root,
         "parent": parent,
+        "max_model_len": None,
     }
 
 

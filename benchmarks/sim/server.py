@@ -1,17 +1,16 @@
-"""A shell: the HTTP side of a simulated replica, and the loops that step its engines.
+"""A shell: the HTTP side of a simulated replica, but for what needs a tokenizer.
 
 Rules it keeps:
 
-* One task per rank steps its engine while it has requests; everything happens on one event loop.
-* A step takes `step_seconds` plus `token_seconds` for each token it computes; 0 is as fast as it
-  gets.
 * A request whose client goes away is aborted.
 * Endpoints vLLM has answer as vLLM does; what only a simulator has is under ``/sim/``.
+* A replica that refuses connections closes its socket and cuts off the connections it has when they
+  ask for something; one that is unavailable answers 503 to everything but ``/sim/``.
 """
 
 import asyncio
-import itertools
-import threading
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -20,11 +19,9 @@ import msgspec
 from aiohttp import web
 
 from benchmarks.sim import report
-from benchmarks.sim.bodies import FaultBody, GenerateBody, Pace
-from benchmarks.sim.endpoints import PublisherSettings
-from benchmarks.sim.engine import Progress
-from benchmarks.sim.publisher import EventPublisher
-from benchmarks.sim.replica import ReplicaSettings, SimulatedReplica
+from benchmarks.sim.bodies import FaultBody, GenerateBody
+from benchmarks.sim.faults import HttpFaults
+from benchmarks.sim.simulator import RequestAborted, Simulator
 from proto.blockhash import show
 
 _BODY_BYTES_MAX = 64 * 2**20
@@ -32,113 +29,51 @@ _BODY_BYTES_MAX = 64 * 2**20
 _SHUTDOWN_SECONDS_MAX = 2.0
 
 
-class RequestAborted(Exception):
-    """The engine dropped the request: it was put to sleep or restarted."""
+class Listener:
+    """The listening socket of a server, which can go away for a while."""
 
+    def __init__(self) -> None:
+        self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
+        self._address = ("", 0)
+        self._reopening: asyncio.Task[None] | None = None
 
-class Simulator:
-    """Owns the sockets, the replica and the loops; `start` and `close` belong to one event loop."""
+    async def open(self, runner: web.AppRunner, host: str, port: int) -> int:
+        """Listen; returns the port. Raises OSError where it is taken."""
+        self._runner = runner
+        self._site = web.TCPSite(runner, host, port)
+        await self._site.start()
+        self._address = (host, runner.addresses[0][1])
+        return self._address[1]
 
-    def __init__(
-        self, settings: ReplicaSettings, events: PublisherSettings, pace: Pace | None = None
-    ) -> None:
-        self.settings = settings
-        self.publishers: list[EventPublisher] = []
-        try:
-            for rank in range(settings.data_parallel_size):
-                self.publishers.append(EventPublisher(settings.wire(), events, rank))
-        except BaseException:
-            self._close_publishers()
-            raise
-        self.replica = SimulatedReplica(settings, self.publishers, threading.RLock())
-        self.started_seconds = time.time()
-        self._pace = pace or Pace()
-        self._waiters: dict[str, asyncio.Queue[Progress | None]] = {}
-        self._work = [asyncio.Event() for _ in self.publishers]
-        self._numbers = itertools.count()
-        self._loops: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        self._loops = [asyncio.create_task(self._run(rank)) for rank in range(len(self._work))]
+    async def close_for(self, seconds: float) -> None:
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+        if self._reopening is not None:
+            self._reopening.cancel()
+        self._reopening = asyncio.create_task(self._reopen(seconds))
 
     async def close(self) -> None:
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
-        self._abort(list(self._waiters))
-        await asyncio.to_thread(self._close_publishers)
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
 
-    async def generate(self, body: GenerateBody) -> AsyncIterator[Progress]:
-        """Run one request, token by token; leaving the iterator early aborts it.
-
-        Raises ValueError for what the engine cannot run and RequestAborted where it is dropped.
-        """
-        if not 0 <= body.rank < len(self._work):
-            raise ValueError(f"rank {body.rank}: there are {len(self._work)}")
-        name = f"request-{next(self._numbers)}"
-        keys = self.settings.keys(body.lora_name, body.cache_salt)
-        self.replica.add_request(
-            body.rank,
-            name,
-            body.token_ids,
-            body.max_tokens,
-            keys,
-            body.skip_cache,
-            body.report_full,
-        )
-        waiter = self._waiters[name] = asyncio.Queue()
-        self._work[body.rank].set()
-        try:
-            while (progress := await waiter.get()) is not None:
-                yield progress
-                if progress.finished:
-                    return
-            raise RequestAborted(name)
-        finally:
-            del self._waiters[name]
-            self.replica.abort(body.rank, name)
-
-    def sleep(self, level: int) -> None:
-        self._abort(list(self.replica.sleep(level)))
-
-    def wake(self) -> None:
-        self.replica.wake()
-        for work in self._work:
-            work.set()
-
-    def restart(self) -> None:
-        self.replica.restart()
-        self._abort(list(self._waiters))
-
-    def _abort(self, names: list[str]) -> None:
-        for name in names:
-            if name in self._waiters:
-                self._waiters[name].put_nowait(None)
-
-    def _close_publishers(self) -> None:
-        for publisher in self.publishers:
-            publisher.close()
-
-    async def _run(self, rank: int) -> None:
-        while True:
-            await self._work[rank].wait()
-            step = self.replica.step(rank)
-            if not step.scheduled_tokens:
-                self._work[rank].clear()
-            pace = self._pace
-            await asyncio.sleep(pace.step_seconds + pace.token_seconds * step.scheduled_tokens)
-            for progress in step.progress:
-                if progress.request_id in self._waiters:
-                    self._waiters[progress.request_id].put_nowait(progress)
+    async def _reopen(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        assert self._runner is not None
+        await self.open(self._runner, *self._address)
 
 
 SIMULATOR = web.AppKey("simulator", Simulator)
+LISTENER = web.AppKey("listener", Listener)
 
 
 def create_app(simulator: Simulator) -> web.Application:
     """The application; it starts the simulator's loops and closes the simulator with itself."""
-    app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[_errors])
+    app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[_faulty, _errors])
     app[SIMULATOR] = simulator
+    app[LISTENER] = Listener()
     app.cleanup_ctx.append(_running)
     app.add_routes(
         [
@@ -168,23 +103,49 @@ async def serve(app: web.Application, host: str, port: int) -> tuple[web.AppRunn
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        return runner, await app[LISTENER].open(runner, host, port)
     except BaseException:
         await runner.cleanup()
         raise
-    return runner, runner.addresses[0][1]
+
+
+def reset_connection(request: web.Request) -> None:
+    """Cut the client off with a TCP reset instead of an end of stream."""
+    transport = request.transport
+    if transport is None:
+        return
+    linger_for_nothing = struct.pack("ii", 1, 0)
+    transport.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, linger_for_nothing
+    )
+    transport.abort()
 
 
 async def _running(app: web.Application) -> AsyncIterator[None]:
     app[SIMULATOR].start()
     yield
+    await app[LISTENER].close()
     await app[SIMULATOR].close()
 
 
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
 @web.middleware
-async def _errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _faulty(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    faults, now = request.app[SIMULATOR].faults, time.monotonic()
+    if request.path.startswith("/sim/"):
+        return await handler(request)
+    if faults.lasts("refuse", now):
+        reset_connection(request)
+        return web.Response()
+    if faults.lasts("unavailable", now):
+        return web.Response(status=503, text="unavailable for a while")
+    return await handler(request)
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except (ValueError, msgspec.DecodeError) as error:
@@ -272,11 +233,21 @@ async def _fault(request: web.Request) -> web.Response:
         "stall": partial(publisher.stall, body.seconds),
         "restart": simulator.restart,
     }
+    if body.kind in HttpFaults.KINDS:
+        return await _http_fault(request, body)
     if body.kind not in faults:
-        raise ValueError(f"fault {body.kind!r}: known are {', '.join(faults)}")
+        known = (*faults, *HttpFaults.KINDS)
+        raise ValueError(f"fault {body.kind!r}: known are {', '.join(known)}")
     faults[body.kind]()
     if body.kind != "stall":
         await asyncio.to_thread(publisher.flush)
+    return web.json_response({"kind": body.kind})
+
+
+async def _http_fault(request: web.Request, body: FaultBody) -> web.Response:
+    request.app[SIMULATOR].faults.begin(body, time.monotonic())
+    if body.kind == "refuse":
+        await request.app[LISTENER].close_for(body.seconds)
     return web.json_response({"kind": body.kind})
 
 

@@ -1,8 +1,9 @@
 import pytest
 
 from benchmarks.sim.chain import BlockChain
-from benchmarks.sim.engine import SimulatedEngine, Step
+from benchmarks.sim.engine import SimulatedEngine
 from benchmarks.sim.events import AllBlocksCleared, BlockRemoved, BlockStored
+from benchmarks.sim.steps import Step
 from proto.blockhash import EngineScheme, MultiModalItem, RequestKeys
 
 SCHEME = EngineScheme("sha256_cbor", "0", 2)

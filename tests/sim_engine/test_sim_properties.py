@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks.sim.engine import SimulatedEngine, Step
+from benchmarks.sim.engine import SimulatedEngine
 from benchmarks.sim.events import AllBlocksCleared, BlockRemoved, BlockStored
+from benchmarks.sim.steps import Step
 from proto.blockhash import NO_KEYS, EngineScheme, RequestKeys, normalise
 
 SEEDS = range(60)

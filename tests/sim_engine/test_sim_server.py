@@ -7,10 +7,11 @@ import aiohttp
 import pytest
 import zmq
 
-from benchmarks.sim.bodies import Pace
+from benchmarks.sim.cost import Pace
 from benchmarks.sim.endpoints import PublisherSettings
 from benchmarks.sim.replica import ReplicaSettings
-from benchmarks.sim.server import Simulator, create_app, serve
+from benchmarks.sim.server import create_app, serve
+from benchmarks.sim.simulator import Simulator
 from proto.blockhash import show
 
 PROMPT = list(range(1, 41))
