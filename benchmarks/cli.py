@@ -5,26 +5,36 @@ Each parser sets ``run``, a function of the parsed arguments that returns the ex
 
 import argparse
 import asyncio
+import dataclasses
 import json
+import os
 import signal
 import sys
+from pathlib import Path
 
-from benchmarks.sim.bodies import Pace
+from benchmarks.data import TOKENIZER_DIRECTORY
+from benchmarks.sim.cost import COST_MODELS, CostPace, Pace, Pacing
 from benchmarks.sim.endpoints import PublisherSettings, offset_endpoint
 from benchmarks.sim.replica import ReplicaSettings
-from benchmarks.sim.server import Simulator, create_app, serve
+from benchmarks.sim.server import serve
+from benchmarks.sim.simulator import Simulator
 from benchmarks.sim.wire import VLLM_VERSIONS
 from proto.blockhash import ALGORITHMS
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
 
+_TOKENIZER_HELP = "folder with tokenizer.json and template (a small one of its own)"
+
 _SIM_EXAMPLE = """\
-example: two ranks that publish as vLLM 0.31 does, on ports of their own
+examples: as fast as it goes, on ports of its own; and as slow as a real system, ten times faster
 
   pointsman sim --port 8001 --event-port 5557 --replay-port 5567 --data-parallel-size 2 \\
       --vllm-version 0.31 --blocks 512 --lora sql=/adapters/sql
+  pointsman sim --cost-model qwen3-32b-h100-fp8 --speedup 10 --blocks 18750
 
-Prints one JSON line when it is ready and runs until SIGTERM or SIGINT.
+It answers /v1/chat/completions, /v1/completions, /tokenize, /v1/models and /health as vLLM does,
+always with cached_tokens; POST /sim/fault makes it misbehave. Prints one JSON line when it is ready
+and runs until SIGTERM or SIGINT.
 """
 
 
@@ -40,20 +50,24 @@ def add_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     )
     _add_sockets(parser)
     _add_engine(parser)
+    _add_time(parser)
     parser.set_defaults(run=run_sim)
 
 
 def run_sim(arguments: argparse.Namespace) -> int:
-    """Serve until a signal; 2 where the flags make no sense, 1 where a port is taken."""
+    """Serve until a signal; 2 where the flags make no sense, 1 where a port is taken or
+    the tokenizer is none."""
     try:
         settings, events = _replica_settings(arguments), _publisher_settings(arguments)
+        pacing = _pacing(arguments)
+        if not (arguments.tokenizer / "tokenizer.json").is_file():
+            raise ValueError(f"--tokenizer {arguments.tokenizer}: no tokenizer.json there")
     except ValueError as error:
         print(f"pointsman sim: {error}", file=sys.stderr)
         return 2
-    pace = Pace(arguments.step_ms / 1e3, arguments.token_us / 1e6)
     try:
-        asyncio.run(_serve_sim(settings, events, pace, arguments.host, arguments.port))
-    except OSError as error:
+        asyncio.run(_serve_sim(settings, events, pacing, arguments))
+    except (OSError, ValueError) as error:
         print(f"pointsman sim: {error}", file=sys.stderr)
         return 1
     return 0
@@ -84,10 +98,18 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     hashes.add_argument("--bytes-hashes", dest="int_hashes", action="store_false")
     add("--lookahead", type=_count, default=0, help="tokens hashed ahead, 0.33 (%(default)s)")
     add("--data-parallel-size", type=_positive, default=1, help="ranks (%(default)s)")
-    add("--step-tokens-max", type=_positive, default=2048, help="tokens (%(default)s)")
+    add("--step-tokens-max", type=_positive, help="tokens (2048; with a cost model 8192)")
     add("--sequences-max", type=_positive, default=128, help="running at once (%(default)s)")
-    add("--step-ms", type=_duration, default=0.0, help="time a step takes (%(default)s)")
-    add("--token-us", type=_duration, default=0.0, help="and each token in it (%(default)s)")
+    add("--max-model-len", type=_positive, help="prompt and answer, tokens (what the pool holds)")
+    add("--tokenizer", type=Path, default=TOKENIZER_DIRECTORY, metavar="DIR", help=_TOKENIZER_HELP)
+
+
+def _add_time(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--step-ms", type=_duration, help="time a step takes (0)")
+    add("--token-us", type=_duration, help="and each token in it (0)")
+    add("--cost-model", choices=COST_MODELS, metavar="NAME", help=", ".join(COST_MODELS))
+    add("--speedup", type=_duration, help="of the cost model (1)")
 
 
 def _replica_settings(arguments: argparse.Namespace) -> ReplicaSettings:
@@ -101,10 +123,23 @@ def _replica_settings(arguments: argparse.Namespace) -> ReplicaSettings:
         num_blocks=arguments.blocks,
         data_parallel_size=arguments.data_parallel_size,
         int_hashes=arguments.int_hashes,
-        step_tokens_max=arguments.step_tokens_max,
+        step_tokens_max=arguments.step_tokens_max or (8192 if arguments.cost_model else 2048),
         sequences_max=arguments.sequences_max,
         loras=dict(_lora(text) for text in arguments.lora),
+        model_tokens_max=arguments.max_model_len,
     )
+
+
+def _pacing(arguments: argparse.Namespace) -> Pacing:
+    by_hand = arguments.step_ms is not None or arguments.token_us is not None
+    if arguments.cost_model is None:
+        if arguments.speedup is not None:
+            raise ValueError("--speedup is of a --cost-model")
+        return Pace((arguments.step_ms or 0) / 1e3, (arguments.token_us or 0) / 1e6)
+    if by_hand:
+        raise ValueError("--cost-model stands in the place of --step-ms and --token-us")
+    speedup = 1.0 if arguments.speedup is None else arguments.speedup
+    return CostPace(COST_MODELS[arguments.cost_model], speedup)
 
 
 def _publisher_settings(arguments: argparse.Namespace) -> PublisherSettings:
@@ -125,13 +160,26 @@ def _publisher_settings(arguments: argparse.Namespace) -> PublisherSettings:
 
 
 async def _serve_sim(
-    settings: ReplicaSettings, events: PublisherSettings, pace: Pace, host: str, port: int
+    settings: ReplicaSettings,
+    events: PublisherSettings,
+    pacing: Pacing,
+    arguments: argparse.Namespace,
 ) -> None:
+    # transformers takes seconds to import, which no other subcommand should pay, and warns that it
+    # cannot run models.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from benchmarks.sim.openai_api import create_openai_app
+    from benchmarks.sim.prompts import PromptMaker
+
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    simulator = Simulator(settings, events, pace)
-    runner, bound_port = await serve(create_app(simulator), host, port)
+    prompts = PromptMaker(arguments.tokenizer)
+    settings = dataclasses.replace(settings, next_token=prompts.next_token())
+    simulator = Simulator(settings, events, pacing)
+    host = arguments.host
+    app = create_openai_app(simulator, prompts)
+    runner, bound_port = await serve(app, host, arguments.port)
     ready = {
         "url": f"http://{host}:{bound_port}",
         "event_endpoints": [publisher.endpoint for publisher in simulator.publishers],

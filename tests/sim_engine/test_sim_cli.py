@@ -31,6 +31,11 @@ def test_runs_until_terminated():
         assert len(ready["event_endpoints"]) == len(ready["replay_endpoints"]) == 2
         with urllib.request.urlopen(ready["url"] + "/v1/models", timeout=10) as response:
             assert [card["id"] for card in json.load(response)["data"]] == ["sim", "sql"]
+        asked = urllib.request.Request(
+            ready["url"] + "/v1/completions", b'{"model": "sql", "prompt": "Once"}'
+        )
+        with urllib.request.urlopen(asked, timeout=10) as response:
+            assert json.load(response)["usage"]["completion_tokens"] == 16
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0 and process.stdout.read() == ""
 
@@ -47,6 +52,11 @@ def test_runs_until_terminated():
         (("--event-port", "5557", "--replay-port", "5558", "--data-parallel-size", "2"), "apart"),
         (("--event-endpoint", "ipc:///tmp/x", "--data-parallel-size", "2"), "ranks"),
         (("--step-ms", "-1"), "duration"),
+        (("--speedup", "2"), "--cost-model"),
+        (("--cost-model", "abacus"), "qwen3-32b-h100-fp8"),
+        (("--cost-model", "qwen3-32b-h100-fp8", "--step-ms", "1"), "in the place of"),
+        (("--cost-model", "qwen3-32b-h100-fp8", "--speedup", "0"), "above 0"),
+        (("--tokenizer", "nowhere"), "tokenizer.json"),
     ],
 )
 def test_bad_flags_are_one_clear_line(
