@@ -3,20 +3,23 @@
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from indexer.answers import Answers
+from indexer.answers import Answers, MalformedAsk
 from indexer.watching import ReplicaWatch
-from proto.contract import HashedPrefix, ReplicaMatch, ReplicaView
+from proto.contract import HashedPrefix, IndexerUnavailable, ReplicaMatch, ReplicaView
 
 
 class LocalIndexer:
-    """``proto.contract.Indexer`` without a network; it is never unavailable."""
+    """``proto.contract.Indexer`` without a network."""
 
     def __init__(self, answers: Answers, replica_watch: ReplicaWatch) -> None:
         self._answers, self._watch = answers, replica_watch
 
     async def match(self, pool: str, prefixes: Sequence[HashedPrefix]) -> dict[str, ReplicaMatch]:
-        """Raises MalformedAsk, which only a bug of the caller leads to."""
-        matches = self._answers.match_prefix(pool, prefixes, time.monotonic())
+        """Raises IndexerUnavailable for an ask beyond the limits, as it is over the network."""
+        try:
+            matches = self._answers.match_prefix(pool, prefixes, time.monotonic())
+        except MalformedAsk as error:
+            raise IndexerUnavailable(f"indexer refused: {error}") from error
         return {match.replica: match for match in matches}
 
     def watch(self) -> AsyncIterator[tuple[ReplicaView, ...]]:
