@@ -1,76 +1,73 @@
 """Cancels a coroutine at each of its awaits in turn.
 
-``at_every_await`` runs a fresh scenario again and again. The first time it is cancelled where it
-suspends for the first time, then where it suspends for the second time, and so on, until a run is
-through before its turn came. What the scenario waits for is real: its other side runs in tasks of
-the same loop, so each suspension is one that production has.
+``at_every_await`` runs a scenario again and again. The first time the coroutine that it wraps is
+cancelled where it suspends for the first time, then where it suspends for the second time, and so
+on, until a run is through before its turn came. Cancelling is what ``Task.cancel`` does, and what
+is awaited is real, so each suspension is one that production has.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 # A scenario with more suspensions than this does not end.
 _AWAITS_MAX = 1000
 
+Returned = TypeVar("Returned")
 
-class _CancelledAt:
-    """Awaits ``inner`` and cancels it when it suspends for the ``turn``-th time, from 0."""
 
-    def __init__(self, inner: Coroutine[Any, Any, Any], turn: int) -> None:
-        self._inner = inner
-        self._turn = turn
+class Cancelling:
+    """Given to the scenario, which awaits ``cancelling(coroutine)`` somewhere, once."""
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
         self.cancelled = False
+        self.swallowed = False
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        suspensions = 0
-        thrown: BaseException | None = None
+    def __call__(self, coroutine: Coroutine[Any, Any, Returned]) -> "_Interrupted[Returned]":
+        return _Interrupted(coroutine, self)
+
+
+class _Interrupted(Generic[Returned]):
+    def __init__(self, coroutine: Coroutine[Any, Any, Returned], cancelling: Cancelling) -> None:
+        self._coroutine = coroutine
+        self._cancelling = cancelling
+
+    def __await__(self) -> Generator[Any, Any, Returned]:
+        step: Callable[[Any], Any] = self._coroutine.send
         value: Any = None
+        suspensions = 0
         while True:
             try:
-                if thrown is None:
-                    awaited = self._inner.send(value)
-                else:
-                    awaited = self._inner.throw(thrown)
+                awaited = step(value)
             except StopIteration as end:
-                return end.value
-            thrown = value = None
-            if suspensions == self._turn:
-                # As ``Task.cancel`` does: what is awaited is cancelled, and the coroutine told.
-                self.cancelled = True
-                if awaited is not None:
-                    awaited._asyncio_future_blocking = False
-                    awaited.cancel()
-                thrown = asyncio.CancelledError()
-            else:
-                try:
-                    value = yield awaited
-                except BaseException as error:
-                    thrown = error
+                self._cancelling.swallowed = self._cancelling.cancelled
+                return end.value  # type: ignore[no-any-return]
+            if suspensions == self._cancelling.turn:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                self._cancelling.cancelled = True
             suspensions += 1
+            try:
+                value = yield awaited
+                step = self._coroutine.send
+            except BaseException as error:
+                step, value = self._coroutine.throw, error
 
 
-async def at_every_await(
-    scenario: Callable[[], Coroutine[Any, Any, Any]], check: Callable[[bool], Awaitable[None]]
-) -> int:
-    """How many awaits there were. ``check`` is called after each run: was it cancelled?
+async def at_every_await(scenario: Callable[[Cancelling], Awaitable[None]]) -> int:
+    """How many awaits the coroutine has. The scenario checks what has to hold after each run.
 
-    Raises AssertionError where the coroutine swallows its cancellation.
+    Raises AssertionError where the coroutine swallows its cancellation, or a task is left over.
     """
+    before = asyncio.all_tasks()
     for turn in range(_AWAITS_MAX):
-        run = _CancelledAt(scenario(), turn)
-        task = asyncio.ensure_future(_await(run))
-        try:
-            await task
-            swallowed = run.cancelled
-        except asyncio.CancelledError:
-            swallowed = False
-        assert not swallowed, f"the cancellation at await {turn} was swallowed"
-        await check(run.cancelled)
-        if not run.cancelled:
+        cancelling = Cancelling(turn)
+        await scenario(cancelling)
+        assert not cancelling.swallowed, f"the cancellation at await {turn} was swallowed"
+        left = asyncio.all_tasks() - before
+        assert not left, f"left over after a cancellation at await {turn}: {left}"
+        if not cancelling.cancelled:
             return turn
     raise AssertionError(f"not through after {_AWAITS_MAX} awaits")
-
-
-async def _await(run: _CancelledAt) -> Any:
-    return await run
