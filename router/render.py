@@ -247,7 +247,7 @@ def _content(given: Message, role: str, content_format: ContentFormat) -> str | 
     elif isinstance(content, list):
         parts = content
     else:
-        raise NotRendered("a message's content")
+        raise NotRendered("content is neither text nor a list of parts")
     if role == "system":
         parts = _without_billing_header(parts)
     if content_format == "openai":
