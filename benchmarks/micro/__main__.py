@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterator
 
-from benchmarks.micro import hashing, ingest, matching, memory, replaying
+from benchmarks.micro import hashing, ingest, matching, memory, relaying, replaying
 from benchmarks.micro.measurement import Measurement
 
 SUBJECTS: dict[str, Callable[[float], Iterator[Measurement]]] = {
@@ -11,6 +11,7 @@ SUBJECTS: dict[str, Callable[[float], Iterator[Measurement]]] = {
     "ingest": ingest.measure,
     "match": matching.measure,
     "memory": memory.measure,
+    "relaying": relaying.measure,
     "replay": replaying.measure,
 }
 
