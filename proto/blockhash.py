@@ -162,9 +162,9 @@ class EngineScheme:
                 _hash_function(self.algorithm), parent, token_ids, self.block_size, extras
             )
         hash_function, size = _hash_function(self.algorithm), self.block_size
-        digests = []
+        digests, ids = [], tuple(token_ids)
         for index, extra in enumerate(extras):
-            tokens = tuple(token_ids[index * size : (index + 1) * size])
+            tokens = ids[index * size : (index + 1) * size]
             parent = hash_function(pickle.dumps((parent, tokens, extra), protocol=5)).digest()
             digests.append(parent)
         return digests

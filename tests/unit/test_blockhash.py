@@ -44,6 +44,11 @@ TOKENS = st.one_of(
     st.sampled_from([23, 24, 255, 256, 65535, 65536, 2**18 - 1, 2**18, 2**32 - 1, 2**32]),
     st.integers(0, 2**64 - 1),
 )
+TABLE_TOKENS = st.one_of(
+    st.integers(0, 300),
+    st.sampled_from([23, 24, 255, 256, 65535, 65536, 2**18 - 1]),
+    st.integers(0, 2**18 - 1),
+)
 KEYS = st.one_of(
     st.none(),
     st.lists(
@@ -91,13 +96,24 @@ def test_golden_vector(vector: dict[str, Any]) -> None:
     assert [normalise(signed) for signed in vector["wire_int_as_i64"]] == vector["wire_int"]
 
 
-@given(data=st.data(), block_size=st.integers(1, 40), blocks=st.integers(0, 4))
-@settings(max_examples=200, deadline=None)
-def test_the_fast_cbor_path_is_canonical(data: st.DataObject, block_size: int, blocks: int) -> None:
-    """Blocks assembled from ready pieces hash as ``cbor2.dumps(..., canonical=True)`` does."""
+@given(
+    data=st.data(),
+    block_size=st.one_of(st.integers(1, 40), st.sampled_from([255, 256, 300])),
+    blocks=st.integers(0, 4),
+    repeated=st.sampled_from([1, 1, 30]),
+    beyond_the_table=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_fast_cbor_path_is_canonical(
+    data: st.DataObject, block_size: int, blocks: int, repeated: int, beyond_the_table: bool
+) -> None:
+    """Short prompts and long ones hash as ``cbor2.dumps(..., canonical=True)`` does."""
+    blocks *= repeated
     count = block_size * blocks
-    tokens = data.draw(st.lists(TOKENS, min_size=count, max_size=count))
-    extras = data.draw(st.lists(KEYS, min_size=blocks, max_size=blocks))
+    ids = data.draw(st.lists(TOKENS if beyond_the_table else TABLE_TOKENS, min_size=1, max_size=60))
+    tokens = [ids[position % len(ids)] for position in range(count)]
+    keys = data.draw(st.lists(KEYS, min_size=1, max_size=4))
+    extras = [keys[index % len(keys)] for index in range(blocks)]
     scheme = EngineScheme("sha256_cbor", "0", block_size)
     parent, expected = root_digest("sha256_cbor", "0"), []
     for index, extra in enumerate(extras):
