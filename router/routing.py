@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from proto.blockhash import HashScheme, RequestKeys
 from proto.contract import Indexer, IndexerUnavailable, ReplicaMatch
@@ -21,9 +22,10 @@ from router.load import Lease
 from router.openai import OpaquePrompt, ParsedRequest
 from router.optimistic import Booking
 from router.policy import Ask, Candidate, Decision, Policy
+from router.prompts import Prompt
 from router.proxy import NoReplica
 from router.replicas import Replica
-from router.tokenizer import NotTokenized, PromptHasher
+from router.tokenizer import HashedPrompt, NotTokenized
 from router.waiting import Waiter, WaitingFull, WaitingRoom
 
 # A waiter also looks again by itself: room for one model's adapter is none for another's.
@@ -74,11 +76,23 @@ class Placement:
         self._lease.release()
 
 
+class Hasher(Protocol):
+    """What turns prompts into hashes: ``tokenizer.PromptHasher``."""
+
+    async def hash(
+        self,
+        prompt: Prompt,
+        schemes: Sequence[HashScheme],
+        variants: Sequence[RequestKeys],
+        session: str | None,
+    ) -> HashedPrompt: ...
+
+
 @dataclass(slots=True)
 class PoolRouting:
     """``hasher`` None: the pool has no tokenizer, its prompts are routed by load."""
 
-    hasher: PromptHasher | None
+    hasher: Hasher | None
     waiting: WaitingRoom
 
 
@@ -291,15 +305,16 @@ class _Turn:
         started = time.monotonic()
         if started >= self._deadline:
             raise NoReplica(503, "All replicas have been full for too long.", RETRY_AFTER_S)
-        if self._waiter is None or self._waiter.woken:
-            again = self._waiter is not None
-            self._woken.clear()
+        if self._waiter is None:
             try:
-                self._waiter = self._room.join(self._woken.set, first=again)
+                self._waiter = self._room.join(self._woken.set)
             except WaitingFull:
                 raise NoReplica(
                     503, "All replicas are full, and so is the queue.", RETRY_AFTER_S
                 ) from None
+        elif self._waiter.woken:
+            self._woken.clear()
+            self._waiter = self._room.join_again(self._woken.set)
         try:
             async with asyncio.timeout(min(self._deadline - started, LOOK_AGAIN_S)):
                 await self._woken.wait()

@@ -1,7 +1,7 @@
 """Requests that wait until some replica has room: in order of arrival, and bounded.
 
-It holds no timer: the shell waits for ``wake``. Rules: a release wakes one waiter; one that was
-woken and is gone passes the room on; one that was woken and could not go keeps its place.
+It holds no timer: the shell waits for ``wake``. Rules: one waiter at a time looks for room, and
+room that is released meanwhile has it look again; one that went, or is gone, has the next look.
 """
 
 from collections import deque
@@ -27,31 +27,41 @@ class WaitingRoom:
 
     waiting_max: int
     _queue: deque[Waiter] = field(default_factory=deque)
+    _looking: bool = False
+    _look_again: bool = False
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def join(self, wake: Callable[[], None], *, first: bool = False) -> Waiter:
-        """``first``: it has waited before and keeps its place. Raises WaitingFull."""
-        waiter = Waiter(wake)
-        if first:
-            self._queue.appendleft(waiter)
-        elif len(self._queue) >= self.waiting_max:
+    def join(self, wake: Callable[[], None]) -> Waiter:
+        """At the end of the queue. Raises WaitingFull."""
+        if len(self._queue) >= self.waiting_max:
             raise WaitingFull
-        else:
-            self._queue.append(waiter)
+        waiter = Waiter(wake)
+        self._queue.append(waiter)
+        return waiter
+
+    def join_again(self, wake: Callable[[], None]) -> Waiter:
+        """For one that looked and found no room: it keeps its place."""
+        waiter = Waiter(wake)
+        self._queue.appendleft(waiter)
+        self._looking = False
+        if self._look_again:
+            self.wake_next()
         return waiter
 
     def wake_next(self) -> None:
         """There may be room."""
-        if self._queue:
+        self._look_again = self._looking
+        if self._queue and not self._looking:
             waiter = self._queue.popleft()
-            waiter.woken = True
+            waiter.woken = self._looking = True
             waiter.wake()
 
     def leave(self, waiter: Waiter) -> None:
-        """It gave up. The room that it was offered goes to the next."""
+        """It went, or gave up. What it leaves of the room is for the next."""
         if waiter.woken:
+            self._looking = False
             self.wake_next()
         else:
             self._queue.remove(waiter)

@@ -2,49 +2,65 @@
 
 import pytest
 
-from router.waiting import WaitingFull, WaitingRoom
+from router.waiting import Waiter, WaitingFull, WaitingRoom
 
 
-def test_waiters_are_woken_in_order_one_per_release() -> None:
-    """First come, first served; nobody is woken for room that is somebody else's."""
-    room, woken = WaitingRoom(10), list[str]()
-    for name in "abc":
-        room.join(lambda name=name: woken.append(name))
+class Room(WaitingRoom):
+    """Notes who was woken."""
+
+    def __init__(self, waiting_max: int = 10) -> None:
+        super().__init__(waiting_max)
+        self.woken = list[str]()
+
+    def come(self, name: str) -> Waiter:
+        return self.join(lambda: self.woken.append(name))
+
+
+def test_one_waiter_at_a_time_looks_in_order() -> None:
+    """First come, first served: nobody overtakes one that is still looking."""
+    room = Room()
+    first, second, _ = (room.come(name) for name in "abc")
     room.wake_next()
-    assert woken == ["a"]
     room.wake_next()
-    assert woken == ["a", "b"]
+    assert room.woken == ["a"]
+    room.leave(first)
+    assert room.woken == ["a", "b"]
+    room.leave(second)
+    assert room.woken == ["a", "b", "c"]
+
+
+def test_room_that_is_released_while_one_looks_has_it_look_again() -> None:
+    """A wake-up that comes at the wrong moment is not lost."""
+    room = Room()
+    room.come("a")
+    room.come("b")
+    room.wake_next()
+    room.join_again(lambda: room.woken.append("a again"))
+    assert room.woken == ["a"]
+    room.wake_next()
+    room.wake_next()
+    room.join_again(lambda: room.woken.append("a once more"))
+    assert room.woken == ["a", "a again", "a once more"]
 
 
 def test_the_room_is_bounded_but_not_for_one_that_keeps_its_place() -> None:
     """A waiter that was woken in vain has not to queue anew."""
-    room = WaitingRoom(1)
-    first = room.join(lambda: None)
+    room = Room(waiting_max=1)
+    room.come("a")
     with pytest.raises(WaitingFull):
-        room.join(lambda: None)
+        room.come("b")
     room.wake_next()
-    assert first.woken
-    room.join(lambda: None)
-    room.join(lambda: None, first=True)
+    room.come("b")
+    room.join_again(lambda: None)
     assert len(room) == 2
-
-
-def test_one_that_is_gone_passes_its_room_on() -> None:
-    """A client that goes away just when it is its turn costs nobody's turn."""
-    room, woken = WaitingRoom(10), list[str]()
-    first = room.join(lambda: woken.append("first"))
-    room.join(lambda: woken.append("second"))
-    room.wake_next()
-    room.leave(first)
-    assert woken == ["first", "second"]
 
 
 def test_one_that_gives_up_before_its_turn_leaves_the_queue() -> None:
     """It is not woken, and nobody else is because of it."""
-    room, woken = WaitingRoom(10), list[str]()
-    first = room.join(lambda: woken.append("first"))
-    room.join(lambda: woken.append("second"))
+    room = Room()
+    first = room.come("a")
+    room.come("b")
     room.leave(first)
-    assert (woken, len(room)) == ([], 1)
+    assert (room.woken, len(room)) == ([], 1)
     room.wake_next()
-    assert woken == ["second"]
+    assert room.woken == ["b"]
