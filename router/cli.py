@@ -5,12 +5,15 @@ something was asked for wrongly, 1 where it failed.
 """
 
 import argparse
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from proto.config_file import ConfigError
+from proto.contract import DEFAULT_POOL
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
 
@@ -85,6 +88,38 @@ def read_config(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(error.strerror or str(error)) from None
+
+
+def serve_config(arguments: argparse.Namespace) -> bytes:
+    """The file of ``--config``, or what ``--replica`` and ``--model`` stand for.
+
+    Raises ConfigError.
+    """
+    given = (arguments.replica, arguments.model, arguments.listen)
+    if arguments.config is not None:
+        if any(given):
+            raise ConfigError("--config has all of it: leave out --replica, --model and --listen")
+        return read_config(arguments.config)
+    if not arguments.replica or not arguments.model:
+        raise ConfigError("give --config FILE, or --replica URL (for each engine) and --model DIR")
+    text = "".join(
+        f"[[replicas]]\nname = {_quoted(_name(url))}\nurl = {_quoted(url)}\n"
+        for url in arguments.replica
+    )
+    text += f"[pools.{DEFAULT_POOL}]\ntokenizer = {_quoted(arguments.model)}\n"
+    if arguments.listen:
+        text += f"[router]\nlisten = {_quoted(arguments.listen)}\n"
+    return text.encode()
+
+
+def _quoted(text: str) -> str:
+    """What JSON makes of a text is a TOML string too."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _name(url: str) -> str:
+    """An engine's name from its URL, of the characters that names have."""
+    return re.sub(r"[^A-Za-z0-9._:-]", "-", url.partition("://")[2].rstrip("/"))
 
 
 def engine_headers() -> Mapping[str, str] | None:

@@ -14,6 +14,11 @@ from importlib import metadata
 from pathlib import Path
 
 _SERVE_EXAMPLE = """\
+example: two engines on this machine, of one model whose tokenizer is in a folder
+
+  pointsman serve --replica http://127.0.0.1:8000 --replica http://127.0.0.1:8001 \\
+      --model /models/Qwen3-32B
+
 example: pointsman serve --config pointsman.toml
 
 {config}
@@ -68,7 +73,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_SERVE_EXAMPLE.format(config=CONFIG_EXAMPLE),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    serve.add_argument("--config", required=True, metavar="FILE", help="TOML, see the example")
+    add = serve.add_argument
+    add("--config", metavar="FILE", help="TOML, see the example")
+    add("--replica", action="append", metavar="URL", help="an engine; in place of --config")
+    add("--model", metavar="DIR", help="folder with the tokenizer of the model they serve")
+    add("--listen", metavar="HOST:PORT", help="with --replica (127.0.0.1:8080)")
     serve.set_defaults(run=run_serve, logs=True)
     add_router_commands(subcommands)
     add_indexer_commands(subcommands)
@@ -83,7 +92,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from indexer.listener import ListenError
     from proto.config_file import ConfigError
     from router.app import RouterApp, load_tokenizers
-    from router.cli import engine_headers, read_config, run_service
+    from router.cli import engine_headers, run_service, serve_config
     from router.config import parse_router_config
 
     async def run() -> None:
@@ -103,11 +112,12 @@ def run_serve(arguments: argparse.Namespace) -> int:
                 router_stopped.set()
 
     try:
-        text = read_config(arguments.config)
+        text = serve_config(arguments)
         config, file = parse_config(text), parse_router_config(text)
         tokenizers = load_tokenizers(file)
     except ConfigError as error:
-        print(f"pointsman serve: {arguments.config}: {error}", file=sys.stderr)
+        where = f"{arguments.config}: " if arguments.config else ""
+        print(f"pointsman serve: {where}{error}", file=sys.stderr)
         return 2
     return run_service("serve", run, (ListenError, OSError))
 

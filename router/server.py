@@ -48,7 +48,12 @@ class RouterServer:
         method = "GET" if request.method == "HEAD" else request.method
         handler = self._handlers.get((method, request.path))
         if handler is not None:
-            return await handler(request)
+            try:
+                return await handler(request)
+            except Exception:
+                # A bug of ours. The client gets an error of the shape that it knows.
+                _log.exception("handler_failed", path=request.path)
+                return _error(500, "pointsman has a bug here; its log has the details.")
         allowed = [known for known, path in self._handlers if path == request.path]
         if allowed:
             response = _error(405, f"{request.path} wants {' or '.join(allowed)}.")
