@@ -5,7 +5,7 @@ BIN := .venv/bin
 SEEDS ?= 10000
 UV_VERSION := 0.13.9
 
-.PHONY: install test lint types sim bench proto lock clean
+.PHONY: demo serve install test lint types sim bench proto lock clean
 
 install: .venv/.installed
 
@@ -29,6 +29,12 @@ types: install
 
 sim: install  ## the seeded simulation alone: make sim SEEDS=1000000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+demo: install  ## the main job on three simulated replicas, under a minute
+	$(BIN)/pointsman demo
+
+serve: install  ## your own engines: make serve REPLICAS="http://a:8000 http://b:8000" MODEL=/models/m
+	$(BIN)/pointsman serve $(foreach url,$(REPLICAS),--replica $(url)) --model "$(MODEL)"
 
 bench: install  ## the budgets, as JSON lines
 	$(BIN)/python -m benchmarks.micro

@@ -119,7 +119,7 @@ def _quoted(text: str) -> str:
 
 def _name(url: str) -> str:
     """An engine's name from its URL, of the characters that names have."""
-    return re.sub(r"[^A-Za-z0-9._:-]", "-", url.partition("://")[2].rstrip("/"))
+    return re.sub(r"[^A-Za-z0-9._:-]", "-", url.rpartition("://")[2].rstrip("/"))
 
 
 def engine_headers() -> Mapping[str, str] | None:
