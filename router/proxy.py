@@ -26,7 +26,7 @@ from aiohttp import web
 
 from router.http_server import ClientGone, RelayedResponse
 from router.openai import error_body
-from router.relay_headers import Framing, headers_to_engine, response_head
+from router.relay_headers import Framing, request_head, response_head
 from router.upstream import Upstream, UpstreamError, UpstreamResponse
 from router.usage import Usage, UsageReader, usage_reader
 
@@ -172,10 +172,7 @@ class _Relaying:
         """None where another replica may be tried."""
         try:
             response = await self._upstream.send(
-                self._request.method,
-                placed.url + self._request.rel_url.raw_path_qs,
-                headers_to_engine(self._request.headers, placed.rank_header),
-                self._body,
+                self._request.method, placed.url, (self._request_head(placed), self._body)
             )
         except UpstreamError as error:
             self._note_failure(placed, error)
@@ -240,6 +237,17 @@ class _Relaying:
         return answer
 
     # Heads, and answers that are not the engine's.
+
+    def _request_head(self, placed: Placed) -> bytes:
+        request = self._request
+        return request_head(
+            request.method,
+            placed.url,
+            request.rel_url.raw_path_qs,
+            request.raw_headers,
+            body_bytes=len(self._body),
+            rank_header=placed.rank_header,
+        )
 
     def _head(self, placed: Placed, response: UpstreamResponse) -> tuple[bytes, Framing]:
         return response_head(

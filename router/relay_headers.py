@@ -11,28 +11,33 @@ Rules it keeps (RFC 9110 7.6.1, RFC 9112 6):
   HTTP/1.0) the end of the connection.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
+from urllib.parse import urlsplit
 
-RANK_HEADER = "X-data-parallel-rank"
-OWN_PREFIX = b"x-pointsman-"
+_RANK_HEADER = b"x-data-parallel-rank"
+_OWN_PREFIX = b"x-pointsman-"
 
 _HOP_BY_HOP = frozenset(
     (
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
     )
 )
-_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect"}
-_NOT_PASSED_BACK = frozenset(name.encode() for name in _HOP_BY_HOP)
+_MADE_ANEW = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _EMPTY_BODY_STATUSES = frozenset((204, 304))
+_ROOTS_KEPT_MAX = 4096
+
+# As received: order, repetition, case and bytes. No value holds a line end; both parsers see to it.
+RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 class Framing(Enum):
@@ -44,43 +49,63 @@ class Framing(Enum):
     CLOSE = "end of the connection"
 
 
-def headers_to_engine(headers: Mapping[str, str], rank_header: int | None) -> list[tuple[str, str]]:
-    """``headers`` may hold a name several times (a multi-dict) and finds names in any case."""
-    dropped = _NOT_SENT_ON
-    if connection := headers.get("Connection"):
-        dropped = dropped | {name.strip().lower() for name in connection.split(",")}
-    sent = [item for item in headers.items() if item[0].lower() not in dropped]
-    if rank_header is not None and RANK_HEADER not in headers:
-        sent.append((RANK_HEADER, str(rank_header)))
-    if "Accept-Encoding" not in headers:
-        sent.append(("Accept-Encoding", "identity"))
-    return sent
+def request_head(
+    method: str,
+    root: str,
+    target: str,
+    headers: RawHeaders,
+    *,
+    body_bytes: int,
+    rank_header: int | None,
+) -> bytes:
+    """The bytes up to and with the empty line, for ``target`` below the replica's ``root`` URL."""
+    host, path = _host_and_path(root)
+    told = path + target.encode("utf-8", "surrogateescape")
+    lines = [b"%b %b HTTP/1.1\r\nHost: %b" % (method.encode(), told, host)]
+    lowered = [(name.lower(), name, value) for name, value in headers]
+    dropped = _dropped_of(lowered, _MADE_ANEW)
+    rank_told = False
+    encoding_told = False
+    for lower, name, value in lowered:
+        if lower in dropped:
+            continue
+        rank_told = rank_told or lower == _RANK_HEADER
+        encoding_told = encoding_told or lower == b"accept-encoding"
+        lines.append(b"%b: %b" % (name, value))
+    if rank_header is not None and not rank_told:
+        lines.append(b"%b: %d" % (_RANK_HEADER, rank_header))
+    if not encoding_told:
+        lines.append(b"Accept-Encoding: identity")
+    if body_bytes or method not in ("GET", "HEAD"):
+        lines.append(b"Content-Length: %d" % body_bytes)
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
 
 
 def response_head(
     status: int,
     reason: bytes,
-    headers: Iterable[tuple[bytes, bytes]],
+    headers: RawHeaders,
     own: Iterable[tuple[str, str]],
     *,
     method: str,
     version: tuple[int, int],
     keep_alive: bool,
 ) -> tuple[bytes, Framing]:
-    """The bytes up to and with the empty line; ``headers`` are the engine's, as received.
+    """The bytes up to and with the empty line; ``headers`` are the engine's.
 
     ``method``, ``version`` and ``keep_alive`` are the client's request's.
     """
     lowered = [(name.lower(), name, value) for name, value in headers]
-    dropped = _dropped_of(lowered)
+    dropped = _dropped_of(lowered, _HOP_BY_HOP)
     framing = _framing_without_length(status, method, version)
-    lines = [b"HTTP/%d.%d %d %b" % (*version, status, _one_line(reason))]
+    lines = [b"HTTP/%d.%d %d %b" % (*version, status, reason)]
     for lower, name, value in lowered:
-        if lower in dropped or lower.startswith(OWN_PREFIX):
+        if lower in dropped or lower.startswith(_OWN_PREFIX):
             continue
         if lower == b"content-length" and framing is not Framing.EMPTY:
             framing = Framing.LENGTH
-        lines.append(b"%b: %b" % (name, _one_line(value)))
+        lines.append(b"%b: %b" % (name, value))
     lines += [f"{name}: {value}".encode() for name, value in own]
     if framing is Framing.CHUNKED:
         lines.append(b"Transfer-Encoding: chunked")
@@ -92,8 +117,9 @@ def response_head(
     return b"\r\n".join(lines), framing
 
 
-def _dropped_of(lowered: Iterable[tuple[bytes, bytes, bytes]]) -> frozenset[bytes]:
-    dropped = _NOT_PASSED_BACK
+def _dropped_of(
+    lowered: Iterable[tuple[bytes, bytes, bytes]], dropped: frozenset[bytes]
+) -> frozenset[bytes]:
     for lower, _, value in lowered:
         if lower == b"connection":
             dropped = dropped | {name.strip().lower() for name in value.split(b",")}
@@ -109,8 +135,12 @@ def _framing_without_length(status: int, method: str, version: tuple[int, int]) 
     return Framing.CHUNKED if version >= (1, 1) else Framing.CLOSE
 
 
-def _one_line(value: bytes) -> bytes:
-    """Parsers that forgive may leave a folded line in a value; here it must not end the header."""
-    if b"\n" in value or b"\r" in value:
-        return value.replace(b"\r", b" ").replace(b"\n", b" ")
-    return value
+@lru_cache(maxsize=_ROOTS_KEPT_MAX)
+def _host_and_path(root: str) -> tuple[bytes, bytes]:
+    """Empty where it is no URL, which whoever connects finds out."""
+    try:
+        parts = urlsplit(root)
+    except ValueError:
+        return b"", b""
+    host = parts.netloc.rpartition("@")[2]
+    return host.encode(), parts.path.rstrip("/").encode()

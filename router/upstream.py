@@ -1,10 +1,9 @@
 """The engine's side of the relay: one request to one replica, and its answer as it arrives.
 
-Decides nothing about retries on other replicas. Everything that this HTTP client can raise is
-translated here, once, into three errors; nothing else of it shows. Rules it keeps:
+Decides nothing about retries on other replicas. Everything that can go wrong is translated here,
+once, into three errors. Rules it keeps:
 
-* Bytes pass as they are: no decompression, no cookies, no redirects, no headers of its own but Host
-  and Content-Length.
+* Bytes pass as they are: no decompression, no cookies, no redirects.
 * A connection kept alive may have been closed by the engine while it was idle. If it breaks before
   any byte of the response, that is no failure of the replica: the request is sent again, once, on
   a fresh connection.
@@ -13,30 +12,36 @@ translated here, once, into three errors; nothing else of it shows. Rules it kee
 * Connections are not limited here; requests in flight are limited where they are placed.
 """
 
-import io
-from contextvars import ContextVar
+import asyncio
+import ssl
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakSet
+from functools import lru_cache, partial
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
+from router.upstream_connection import (
+    UpstreamBroken,
+    UpstreamConnection,
+    UpstreamError,
+    UpstreamRefused,
+    UpstreamSilent,
+)
 
-if TYPE_CHECKING:
-    from aiohttp.client_proto import ResponseHandler
-    from aiohttp.client_reqrep import ClientRequest
-    from aiohttp.connector import Connection
-    from aiohttp.tracing import Trace
+__all__ = [
+    "Timeouts",
+    "Upstream",
+    "UpstreamBroken",
+    "UpstreamError",
+    "UpstreamRefused",
+    "UpstreamResponse",
+    "UpstreamSilent",
+]
 
 # vLLM's server closes a connection after 5 s without a request; closing first avoids the race.
-_KEEP_ALIVE_S = 4.0
-_HEADER_BYTES_MAX = 64 * 2**10
-_HEADERS_MAX = 1000
-# Above this, aiohttp wants to read a body piecewise.
-_BYTES_IN_ONE_WRITE_MAX = 2**20
-_URLS_KEPT_MAX = 4096
+_IDLE_S_MAX = 4.0
+_ROOTS_KEPT_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,178 +55,168 @@ class Timeouts:
     silence_s: float = 3600.0
 
 
-class UpstreamError(Exception):
-    """The text says what happened, without the replica's name."""
-
-    kind: ClassVar[str]
-
-
-class UpstreamRefused(UpstreamError):
-    """Nothing reached the engine: refused, no such name, no TLS, no connection in time."""
-
-    kind = "refused"
-
-
-class UpstreamBroken(UpstreamError):
-    """The connection broke before the response was complete, or what came was not HTTP."""
-
-    kind = "broken"
-
-
-class UpstreamSilent(UpstreamError):
-    """Connected, and then nothing for too long."""
-
-    kind = "silent"
+class _Address(NamedTuple):
+    host: str
+    port: int
+    tls: bool
 
 
 class UpstreamResponse:
     """``close`` must be called on every path; after the end of the body it keeps the connection."""
 
-    __slots__ = ("_response", "headers", "reason", "status")
+    __slots__ = ("_address", "_connection", "_upstream", "headers", "reason", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.reason = (response.reason or "").encode("utf-8", "surrogateescape")
-        self.headers = response.raw_headers
+    def __init__(
+        self, upstream: "Upstream", address: _Address, connection: UpstreamConnection
+    ) -> None:
+        head = connection.parser.head
+        assert head is not None
+        self.status, self.reason, self.headers = head
+        self._upstream, self._address = upstream, address
+        self._connection: UpstreamConnection | None = connection
 
     async def read(self) -> bytes:
         """What has arrived, as soon as there is any; b"" at the end. Raises ``UpstreamError``."""
-        try:
-            return await self._response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            raise _translated(error) from error
+        assert self._connection is not None
+        return await self._connection.read()
 
     @property
     def at_end(self) -> bool:
         """Whether it is already known that ``read`` would give b""."""
-        return self._response.content.at_eof()
+        return self._connection is None or self._connection.at_end
 
     def close(self) -> None:
         """Gives up what was not read, and its connection with it."""
-        self._response.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._upstream._give_back(self._address, connection)
 
 
 class Upstream:
-    """Connections to all replicas. Made inside the running loop; ``close`` at the end."""
+    """Connections to all replicas; ``close`` at the end."""
 
     def __init__(self, timeouts: Timeouts | None = None) -> None:
-        timeouts = timeouts or Timeouts()
-        self._timeout = aiohttp.ClientTimeout(
-            total=None,
-            connect=timeouts.connect_s,
-            sock_connect=timeouts.connect_s,
-            sock_read=timeouts.silence_s,
-        )
-        self._kept_alive = self._session(_Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_S))
-        self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
+        self._timeouts = timeouts or Timeouts()
+        # The most recently used last; it is used first, so that the others can be let go.
+        self._idle: dict[_Address, deque[UpstreamConnection]] = {}
+        self._in_use: set[UpstreamConnection] = set()
 
-    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=connector,
-            timeout=self._timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-            max_line_size=_HEADER_BYTES_MAX,
-            max_field_size=_HEADER_BYTES_MAX,
-            max_headers=_HEADERS_MAX,
-        )
+    def __repr__(self) -> str:
+        idle = sum(map(len, self._idle.values()))
+        return f"<Upstream {len(self._in_use)} connections in use, {idle} idle>"
 
-    async def send(
-        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes
-    ) -> UpstreamResponse:
+    @property
+    def in_use(self) -> int:
+        """Connections with a request on them."""
+        return len(self._in_use)
+
+    async def send(self, method: str, root: str, request: tuple[bytes, bytes]) -> UpstreamResponse:
         """The response once its head has arrived. Raises ``UpstreamError``.
 
-        ``url`` is absolute and already encoded.
+        ``root`` is the replica's URL, of which the path does not matter here; ``request`` is the
+        whole head, and the body.
         """
-        _reused.set(False)
-        try:
-            return await self._ask(self._kept_alive, method, url, headers, body)
-        except UpstreamBroken:
-            if not _reused.get():
-                raise
-        return await self._ask(self._fresh, method, url, headers, body)
+        address = _address(root)
+        connection = self._reused(address)
+        if connection is not None:
+            try:
+                return await self._exchange(address, connection, method, request)
+            except UpstreamBroken:
+                if connection.heard:
+                    raise
+        return await self._exchange(address, await self._connected(address), method, request)
 
-    async def _ask(
+    async def _exchange(
         self,
-        session: aiohttp.ClientSession,
+        address: _Address,
+        connection: UpstreamConnection,
         method: str,
-        url: str,
-        headers: list[tuple[str, str]],
-        body: bytes,
+        request: tuple[bytes, bytes],
     ) -> UpstreamResponse:
+        self._in_use.add(connection)
         try:
-            response = await session.request(
-                method,
-                _parsed(url),
-                headers=CIMultiDict(headers),
-                data=_payload(body),
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _translated(error) from error
-        return UpstreamResponse(response)
+            connection.ask(method, request, self._timeouts.silence_s)
+            await connection.head()
+        except BaseException:
+            self._in_use.discard(connection)
+            connection.abort()
+            raise
+        return UpstreamResponse(self, address, connection)
 
-    async def close(self) -> None:
-        await self._kept_alive.close()
-        await self._fresh.close()
+    def _reused(self, address: _Address) -> UpstreamConnection | None:
+        idle = self._idle.get(address)
+        oldest = asyncio.get_running_loop().time() - _IDLE_S_MAX
+        while idle:
+            connection = idle.pop()
+            # What an engine says unasked would be taken for the next answer.
+            if connection.open and connection.parser.reusable and connection.idle_since > oldest:
+                return connection
+            connection.abort()
+        return None
 
+    def _give_back(self, address: _Address, connection: UpstreamConnection) -> None:
+        self._in_use.discard(connection)
+        if not connection.rest():
+            connection.abort()
+            return
+        idle = self._idle.setdefault(address, deque())
+        idle.append(connection)
+        while idle[0].idle_since < connection.idle_since - _IDLE_S_MAX:
+            idle.popleft().abort()
 
-# Set by the connector for the task that asked it.
-_reused: ContextVar[bool] = ContextVar("reused", default=False)
+    def _lost(self, address: _Address, connection: UpstreamConnection) -> None:
+        """Replicas come and go; nothing is kept of those that went."""
+        idle = self._idle.get(address)
+        if idle is not None:
+            with suppress(ValueError):
+                idle.remove(connection)
+            if not idle:
+                del self._idle[address]
 
-
-class _Connector(aiohttp.TCPConnector):
-    """Tells whether a connection had served before."""
-
-    def __init__(self, *, limit: int, keepalive_timeout: float) -> None:
-        super().__init__(limit=limit, keepalive_timeout=keepalive_timeout)
-        self._served: WeakSet[ResponseHandler] = WeakSet()
-
-    async def connect(
-        self,
-        req: "ClientRequest",
-        traces: "list[Trace]",
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 (the signature is aiohttp's)
-    ) -> "Connection":
-        connection = await super().connect(req, traces, timeout)
-        protocol = connection.protocol
-        assert protocol is not None
-        if protocol in self._served:
-            _reused.set(True)
-        else:
-            self._served.add(protocol)
+    async def _connected(self, address: _Address) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeouts.connect_s):
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(loop, partial(self._lost, address)),
+                    address.host,
+                    address.port,
+                    ssl=_tls_context() if address.tls else None,
+                )
+        except TimeoutError as error:
+            raise UpstreamRefused("could not be connected to in time") from error
+        except (OSError, UnicodeError) as error:
+            raise UpstreamRefused(f"refused the connection ({_reason(error)})") from error
         return connection
 
-
-@lru_cache(maxsize=_URLS_KEPT_MAX)
-def _parsed(url: str) -> URL:
-    return URL(url, encoded=True)
-
-
-def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    if len(body) > _BYTES_IN_ONE_WRITE_MAX:
-        return io.BytesIO(body)
-    return body or None
-
-
-def _translated(error: Exception) -> UpstreamError:
-    match error:
-        case aiohttp.ConnectionTimeoutError():
-            return UpstreamRefused("could not be connected to in time")
-        case TimeoutError():
-            return UpstreamSilent("was silent for too long")
-        case aiohttp.ClientConnectorDNSError():
-            return UpstreamRefused("has a host name that cannot be found")
-        case aiohttp.ClientConnectorError():
-            return UpstreamRefused(f"refused the connection ({_reason(error)})")
-        case aiohttp.InvalidURL():
-            return UpstreamRefused("has a URL that is none; use http://HOST:PORT")
-        case aiohttp.ClientResponseError():
-            return UpstreamBroken("did not answer in HTTP")
-    return UpstreamBroken("closed the connection")
+    async def close(self) -> None:
+        """Also what is in use: those who read from it see it break."""
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.abort()
+        for connection in self._in_use:
+            connection.abort()
+        # Sockets are closed in the loop's next turn.
+        await asyncio.sleep(0)
 
 
-def _reason(error: aiohttp.ClientConnectorError) -> str:
-    return error.strerror or type(error.os_error).__name__
+@lru_cache(maxsize=1)
+def _tls_context() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+@lru_cache(maxsize=_ROOTS_KEPT_MAX)
+def _address(root: str) -> _Address:
+    try:
+        parts = urlsplit(root)
+        port = parts.port
+    except ValueError as error:
+        raise UpstreamRefused("has a URL that is none; use http://HOST:PORT") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UpstreamRefused("has a URL that is none; use http://HOST:PORT")
+    tls = parts.scheme == "https"
+    return _Address(parts.hostname, port or (443 if tls else 80), tls)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__

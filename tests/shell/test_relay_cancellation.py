@@ -32,9 +32,7 @@ STREAM = STREAM_HEAD + chunk(b"one") + chunk(b"two") + LAST_CHUNK
 async def check_gone(router: Router) -> None:
     result = await router.result()
     assert result.outcome == "client_gone"
-    for session in (router.upstream._kept_alive, router.upstream._fresh):
-        assert session.connector is not None
-        assert not session.connector._acquired
+    assert not router.upstream.in_use
 
 
 async def test_a_client_gone_while_placing_frees_its_place() -> None:
