@@ -7,13 +7,19 @@ has to give the same ids for every probe, with and without special tokens, first
 
 import sys
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
+
+from xxhash import xxh3_64
 
 # Text and ids of remembered segments: some 8 million tokens of conversations.
 SEGMENT_CACHE_BYTES_MAX = 64 << 20
 # A conversation is encoded in pieces of about this size where it can be cut: about a millisecond.
 _PIECE_CHARS = 16_384
+# As many as fill the segment cache, and the names of those long forgotten by it.
+_SEEN_PIECES_MAX = 8192
 # Added tokens that are probed one by one; beyond this only the first ones are.
 _PROBED_TOKENS_MAX = 1024
 
@@ -111,24 +117,45 @@ def _equals(encode: Encode, text: str, specials: bool, expected: "array[int]") -
         return False
 
 
-def pieces(text: str, marks: Sequence[str]) -> Iterator[str]:
+class Pieces:
     """A long text in pieces that begin with one of the marks, for an encoder that remembers.
 
     Marks are special tokens. What lies between two of them is one segment of the cache, whether it
-    is encoded by itself or within the whole text, so that encoding the pieces first and then the
-    whole costs no more, and can be done bit by bit. The pieces' own ids are of no use.
+    is encoded by itself or within the whole text; so a text can be encoded bit by bit, and at last
+    as a whole at little cost. The pieces' own ids are of no use. Pieces at the front that were
+    encoded before are left out: that they were is a guess, which costs time where it is wrong.
     """
-    if len(text) <= 2 * _PIECE_CHARS:
-        return
-    marks = [mark for mark in marks if mark in text]
-    start = 0
-    while start < len(text):
-        after = start + _PIECE_CHARS
-        cuts = [cut for mark in marks if (cut := text.find(mark, after)) >= 0]
-        end = min(cuts, default=len(text))
-        if start or end < len(text):
+
+    def __init__(self, marks: Sequence[str]) -> None:
+        self._marks = marks
+        self._seen: OrderedDict[int, None] = OrderedDict()
+
+    def of(self, text: str) -> Iterator[str]:
+        if len(text) <= 2 * _PIECE_CHARS:
+            return
+        cuts = self._cuts(text)
+        digest, starts = xxh3_64(), []
+        for start, end in pairwise(cuts):
+            digest.update(text[start:end].encode("utf-8", "replace"))
+            starts.append((digest.intdigest(), start, end))
+        known = [index for index, (name, _, _) in enumerate(starts) if name in self._seen]
+        first = known[-1] + 1 if known else 0
+        for name, start, end in starts[first:]:
             yield text[start:end]
-        start = end
+            self._seen[name] = None
+        while len(self._seen) > _SEEN_PIECES_MAX:
+            self._seen.popitem(last=False)
+
+    def _cuts(self, text: str) -> list[int]:
+        """Where pieces begin, and where the last one ends; behind it comes the final whole."""
+        marks = [mark for mark in self._marks if mark in text]
+        cuts = [0]
+        while True:
+            after = cuts[-1] + _PIECE_CHARS
+            found = [cut for mark in marks if (cut := text.find(mark, after)) >= 0]
+            if not found:
+                return cuts
+            cuts.append(min(found))
 
 
 def _probes(tokenizer: Any) -> Iterator[str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from router.chat_template import ChatTemplate, ChatTemplates
-from router.encoders import Encoder, choose_encoder, pieces
+from router.encoders import Encoder, Pieces, choose_encoder
 from router.prompts import ChatPrompt, TextPrompt, truncated
 from router.render import NotRendered, render_chat
+from router.template_render import template_render
 
 # Model types whose chats the engine renders with code of its own, not with a template.
 _CODED_CHATS = frozenset({"gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
@@ -26,14 +27,15 @@ class TokenizerError(Exception):
 class PoolTokenizer:
     """One model's tokenizer and chat templates. ``templates`` None: chats are not tokenized.
 
-    ``encoder.name`` and ``encoder.reason`` say which library encodes, and why.
+    ``encoder.name`` and ``encoder.reason`` say which library encodes, and why. ``marks``: special
+    tokens at which a long text may be cut to give way.
     """
 
     def __init__(
-        self, encoder: Encoder, templates: ChatTemplates | None, special_tokens: Sequence[str] = ()
+        self, encoder: Encoder, templates: ChatTemplates | None, marks: Sequence[str] = ()
     ) -> None:
         self.encoder, self.templates = encoder, templates
-        self._special_tokens = special_tokens
+        self._pieces = Pieces(marks)
         self._adds_specials = len(encoder.encode("", True)) > 0
 
     def __repr__(self) -> str:
@@ -61,7 +63,7 @@ class PoolTokenizer:
             fast, why_not = None, f"no fastokens: {error!r}"[:200]
         encoder = choose_encoder(tokenizer, fast, why_not)
         templates = None if given == "" else _templates(tokenizer, given, folder)
-        return cls(encoder, templates, tokenizer.all_special_tokens)
+        return cls(encoder, templates, _marks(tokenizer, templates))
 
     def render(self, prompt: ChatPrompt) -> TextPrompt:
         """Raises NotRendered."""
@@ -79,7 +81,7 @@ class PoolTokenizer:
         if cut is not None and (cut.keep_tokens < 1 or self._specials_of(prompt)):
             raise NotRendered("truncation that only the engine can do")
         if self.encoder.remembers:
-            for piece in pieces(prompt.text, self._special_tokens):
+            for piece in self._pieces.of(prompt.text):
                 self.encoder.encode(piece, False)
                 yield
         token_ids = self.encoder.encode(prompt.text, prompt.add_special_tokens)
@@ -134,15 +136,21 @@ def _templates(tokenizer: Any, given: str | None, folder: Path) -> ChatTemplates
         ) from None
 
 
-def _template(tokenizer: Any, source: str) -> ChatTemplate:
-    def render(messages: Any, tools: Any, arguments: dict[str, Any]) -> str:
-        text = tokenizer.apply_chat_template(
-            messages, tools=tools, chat_template=source, tokenize=False, **arguments
-        )
-        assert isinstance(text, str)
-        return text
+def _marks(tokenizer: Any, templates: ChatTemplates | None) -> list[str]:
+    """The special tokens that begin or end a turn; looking for others would cost time."""
+    if templates is None:
+        return []
+    turn = [{"role": "user", "content": "x"}]
+    try:
+        text = templates.plain.render(turn, None, {"add_generation_prompt": True})
+    # A template that refuses a plain question will refuse others; nothing depends on it.
+    except Exception:
+        return []
+    return [token for token in tokenizer.all_special_tokens if token in text]
 
-    return ChatTemplate.of(source, render)
+
+def _template(tokenizer: Any, source: str) -> ChatTemplate:
+    return ChatTemplate.of(source, template_render(tokenizer, source))
 
 
 def _model_type(folder: Path) -> str | None:

@@ -179,11 +179,14 @@ class HashingThread:
 
 
 class PromptHasher:
-    """A pool's prompts to block hashes. ``hashes`` is the pool's cache of earlier prompts."""
+    """A pool's prompts to block hashes. ``hashes`` is its cache of earlier prompts."""
 
-    def __init__(self, tokenizer: PoolTokenizer, thread: HashingThread) -> None:
+    def __init__(
+        self, tokenizer: PoolTokenizer, thread: HashingThread, *, patience_s: float = DEADLINE_S
+    ) -> None:
+        """``patience_s``: how late a prompt may be, beside the time its length is given."""
         self.tokenizer, self.hashes = tokenizer, PrefixHashes()
-        self._thread = thread
+        self._thread, self._patience_s = thread, patience_s
 
     async def hash(
         self,
@@ -200,7 +203,7 @@ class PromptHasher:
             raise NotTokenized("too_long")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[HashedPrompt] = loop.create_future()
-        wait_s = DEADLINE_S + chars * DEADLINE_S_PER_CHAR
+        wait_s = self._patience_s + chars * DEADLINE_S_PER_CHAR
 
         def settle(outcome: HashedPrompt | Exception) -> None:
             try:
