@@ -20,6 +20,7 @@ from proto.contract import HashedPrefix, ReplicaMatch, ReplicaView
 from proto.replica_config import ReplicaConfig
 
 _HASH_BYTES = 8
+_LENGTH_DELIMITED = 2
 _LEVELS = {
     "exact": pb.EVIDENCE_LEVEL_EXACT,
     "degraded": pb.EVIDENCE_LEVEL_DEGRADED,
@@ -50,17 +51,53 @@ def _hashes_of(prefix: pb.HashedPrefix) -> "array[int]":
 
 
 def add_matches(response: pb.MatchPrefixResponse, matches: Iterable[ReplicaMatch]) -> None:
-    add = response.matches.add
+    """Appends them, put together from encoded parts.
+
+    Setting eight fields of each costs several times as much as the match itself did, and between
+    two answers most parts are the same. The fields of a message may come in any order.
+    """
+    parts: list[bytes] = []
     for name, gpu, gpu_or_cpu, any_tier, block_size, level, reasons, seq in matches:
-        add(
-            replica=name,
-            matched_blocks_gpu=gpu,
-            matched_blocks_gpu_or_cpu=gpu_or_cpu,
-            matched_blocks_any_tier=any_tier,
-            block_size=block_size,
-            evidence=_evidence(level, reasons),
-            seq=seq,
+        match = (
+            _replica_part(name, block_size, level, reasons)
+            + _blocks_part(gpu, gpu_or_cpu, any_tier)
+            + _seq_part(seq)
         )
+        parts += (_match_head(len(match)), match)
+    response.MergeFromString(b"".join(parts))
+
+
+@lru_cache(maxsize=16_384)
+def _replica_part(name: str, block_size: int, level: str, reasons: tuple[str, ...]) -> bytes:
+    message = pb.ReplicaMatch(
+        replica=name, block_size=block_size, evidence=_evidence(level, reasons)
+    )
+    return message.SerializeToString()
+
+
+@lru_cache(maxsize=65_536)
+def _blocks_part(gpu: int, gpu_or_cpu: int, any_tier: int) -> bytes:
+    message = pb.ReplicaMatch(
+        matched_blocks_gpu=gpu,
+        matched_blocks_gpu_or_cpu=gpu_or_cpu,
+        matched_blocks_any_tier=any_tier,
+    )
+    return message.SerializeToString()
+
+
+@lru_cache(maxsize=16_384)
+def _seq_part(seq: int) -> bytes:
+    return pb.ReplicaMatch(seq=seq).SerializeToString()
+
+
+@lru_cache(maxsize=1024)
+def _match_head(length: int) -> bytes:
+    """Tag and length of one entry of ``matches``: what its encoding has beside the entry's own."""
+    head = [pb.MatchPrefixResponse.MATCHES_FIELD_NUMBER << 3 | _LENGTH_DELIMITED]
+    while length >= 0x80:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes((*head, length))
 
 
 @lru_cache(maxsize=256)

@@ -3,14 +3,25 @@
 import argparse
 from collections.abc import Callable, Iterator
 
-from benchmarks.micro import hashing, ingest, matching, memory, relaying, replaying
+from benchmarks.micro import (
+    deciding,
+    hashing,
+    ingest,
+    matching,
+    memory,
+    network,
+    relaying,
+    replaying,
+)
 from benchmarks.micro.measurement import Measurement
 
 SUBJECTS: dict[str, Callable[[float], Iterator[Measurement]]] = {
+    "deciding": deciding.measure,
     "hashing": hashing.measure,
     "ingest": ingest.measure,
     "match": matching.measure,
     "memory": memory.measure,
+    "network": network.measure,
     "relaying": relaying.measure,
     "replay": replaying.measure,
 }
