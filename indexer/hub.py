@@ -143,7 +143,7 @@ class Hub:
         )
         link = Link(source, state, reconnect_at=now)
         self.links[source.replica_id] = link
-        self.index.replicas[source.replica_id] = state.indexed
+        self.index.add(source.replica_id, state.indexed)
         if source.endpoint is None:
             self._by_topic[(source.topic, source.rank)] = link
             self._begin_unheard(link, now)
@@ -152,7 +152,7 @@ class Hub:
     def remove(self, replica_id: ReplicaId) -> None:
         """Stop to follow a rank and forget it."""
         link = self.links.pop(replica_id)
-        del self.index.replicas[replica_id]
+        self.index.remove(replica_id, link.source.pool)
         self._by_topic.pop((link.source.topic, link.source.rank), None)
         self._drop_replay(link)
         for links in self._accepted.values():

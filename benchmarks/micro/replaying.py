@@ -18,11 +18,11 @@ from random import Random
 import uvloop
 
 from benchmarks.micro.following import POOL, applied, check_complete, following
-from benchmarks.micro.matching import filled_index, uniform
+from benchmarks.micro.matching import filled_replicas, uniform
 from benchmarks.micro.measurement import Measurement, scaled
 from benchmarks.micro.publishing import Published, process, replaying
 from benchmarks.micro.workload import BLOCK_TOKENS, SEED, Shape, as_decoded, random_hashes, scheme
-from indexer.index import MemoryIndex
+from indexer.index import IndexedReplica, MemoryIndex, ReplicaId
 from proto.blockhash import BlockHash
 
 _BATCHES = 10_000
@@ -44,7 +44,7 @@ def measure(scale: float = 1.0) -> Iterator[Measurement]:
     )
     rng = Random(SEED)
     prompt = random_hashes(rng, _PROMPT_BLOCKS)
-    others = filled_index(rng, prompt, scaled(_REPLICAS, scale, 2) - 1, uniform, scale)
+    others = filled_replicas(rng, prompt, scaled(_REPLICAS, scale, 2) - 1, uniform, scale)
     scheme().block_hashes([0] * BLOCK_TOKENS)
     runs = []
     with process(replaying, shape) as (_, published):
@@ -56,13 +56,17 @@ def measure(scale: float = 1.0) -> Iterator[Measurement]:
 
 
 async def _run(
-    published: Published, shape: Shape, others: MemoryIndex, prompt: list[BlockHash]
+    published: Published,
+    shape: Shape,
+    others: dict[ReplicaId, IndexedReplica],
+    prompt: list[BlockHash],
 ) -> tuple[float, float, float]:
     """Matches from before the replay's first batch to after its last: p50, p99 and maximum."""
     gc.collect()
     asking = Asking(prompt)
     async with following(published, shape.pool_blocks) as hub:
-        hub.index.replicas.update(others.replicas)
+        for replica_id, replica in others.items():
+            hub.index.add(replica_id, replica)
         asking.begin(hub.index)
         link = await applied(hub, published.batches)
         asking.over = True

@@ -1,5 +1,6 @@
 """Matches, against a dumb version that looks at every block."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from indexer.index import (
     Match,
     MemoryIndex,
     PoolName,
+    Prompt,
     ReplicaId,
     deepest_by_bisection,
     deepest_by_scan,
@@ -60,7 +62,7 @@ def dumb_deepest(resident: set[int], hashes: Sequence[int]) -> int:
 @given(
     chains=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=4),
     shared=st.integers(0, 40),
-    length=st.integers(0, 40),
+    length=st.integers(1, 40),
 )
 @settings(max_examples=300, deadline=None)
 def test_bisection_finds_what_looking_at_every_block_does(
@@ -72,7 +74,7 @@ def test_bisection_finds_what_looking_at_every_block_does(
     for branch, depth in chains:
         # Chains that share a beginning with the prompt and then go their own way.
         resident |= set(asked[: min(branch * 5, length)]) | set(prompt(depth, 1000 * (branch + 1)))
-    found = deepest_by_bisection(resident, asked[::-1])
+    found = deepest_by_bisection(resident, Prompt(asked))
     assert found == dumb_prefix(resident, asked) == dumb_deepest(resident, asked)
 
 
@@ -81,21 +83,56 @@ def test_bisection_finds_what_looking_at_every_block_does(
 def test_bisection_looks_at_few_blocks(length: int) -> None:
     """A prompt of n blocks costs about log2(n) look-ups, wherever its prefix ends."""
     asked = prompt(length)
-
-    class Counted(set[int]):
-        looks = 0
-
-        def __contains__(self, item: object) -> bool:
-            Counted.looks += 1
-            return super().__contains__(item)
-
     for resident in range(length + 1):
-        Counted.looks = 0
-        assert deepest_by_bisection(Counted(asked[:resident]), asked[::-1]) == resident
-        assert Counted.looks <= length.bit_length() + 2
+        held = Counted(asked[:resident])
+        assert deepest_by_bisection(held, Prompt(asked)) == resident
+        assert held.looks <= length.bit_length() + 2
 
 
-@given(length=st.integers(0, 30), cut=st.integers(0, 60), data=st.data())
+class Counted(set[int]):
+    """Counts how often it is asked."""
+
+    looks = 0
+
+    def __contains__(self, item: object) -> bool:
+        self.looks += 1
+        return super().__contains__(item)
+
+
+@given(st.lists(st.integers(0, 70), max_size=6), st.integers(1, 70))
+@settings(max_examples=300, deadline=None)
+def test_a_whole_match_is_the_search_of_each_replica(depths: list[int], length: int) -> None:
+    """What the index spells out for plain replicas finds what looking at every block does."""
+    asked = prompt(length)
+    index = MemoryIndex({ReplicaId(str(n)): replica_of(prompt(d)) for n, d in enumerate(depths)})
+    expected = {
+        str(n): Match(min(d, length), min(d, length), min(d, length))
+        for n, d in enumerate(depths)
+        if d
+    }
+    assert index.match(POOL, {SCHEME: asked}) == expected
+
+
+@given(
+    length=st.integers(1, 20_000),
+    cut=st.floats(0, 1),
+    end=st.floats(0, 1),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_scan_is_sparse_and_finds_long_runs(length: int, cut: float, end: float) -> None:
+    """Hundreds of looks find any run that is a 64th of its distance from the end, or the prefix."""
+    asked = prompt(length)
+    depth = round(end * length)
+    first = round(cut * depth)
+    held = Counted(asked[first:depth])
+    found = deepest_by_scan(held, Prompt(asked))
+    assert held.looks <= 64 * (2 + math.log(max(1, length / 64))) + 20
+    assert found in (0, depth)
+    if depth > first and (first == 0 or depth - first > (length - first) / 64):
+        assert found == depth
+
+
+@given(length=st.integers(1, 30), cut=st.integers(0, 60), data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_scan_finds_the_deepest_block_of_any_suffix_of_a_log(
     length: int, cut: int, data: st.DataObject
@@ -105,7 +142,7 @@ def test_a_scan_finds_the_deepest_block_of_any_suffix_of_a_log(
     order = data.draw(st.permutations(asked))
     resident = Counter(order[cut:]) if cut < len(order) else Counter()
     resident.update(prompt(5, 500))
-    assert deepest_by_scan(resident, asked[::-1]) == dumb_deepest(set(resident), asked)
+    assert deepest_by_scan(resident, Prompt(asked)) == dumb_deepest(set(resident), asked)
 
 
 @given(
@@ -150,11 +187,13 @@ def test_pools_are_apart() -> None:
     """A match never shows a replica of another pool, though it holds the very same blocks."""
     index = MemoryIndex()
     for name, pool in (("a", "one"), ("b", "two"), ("c", "one")):
-        index.replicas[ReplicaId(name)] = replica_of(prompt(3), pool=PoolName(pool))
+        index.add(ReplicaId(name), replica_of(prompt(3), pool=PoolName(pool)))
     asked = {SCHEME: prompt(3)}
     assert set(index.match(PoolName("one"), asked)) == {"a", "c"}
     assert set(index.match(PoolName("two"), asked)) == {"b"}
     assert index.match(PoolName("three"), asked) == {}
+    index.remove(ReplicaId("a"), PoolName("one"))
+    assert set(index.match(PoolName("one"), asked)) == {"c"}
 
 
 def test_of_two_possible_schemes_the_larger_match_counts() -> None:
