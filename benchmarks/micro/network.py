@@ -65,13 +65,18 @@ def measure(scale: float = 1.0) -> Iterator[Measurement]:
     import uvloop
 
     # One loop for all: gRPC's poller belongs to a process, and wakes every loop there has been.
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, capture_logs():
+    with (
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        capture_logs(),
+        process(serving, None) as (pipe, _),
+    ):
         for hashes, replicas, each in product(_PROMPTS, _REPLICAS, (1, _FEW)):
             prompt = random_hashes(Random(SEED), scaled(hashes, scale, 16))
             blocks = scaled(_REPLICA_BLOCKS, scale, len(prompt))
-            fleet = Fleet(scaled(replicas, scale, 2), each, blocks, tuple(prompt))
-            with process(serving, fleet) as (_, served):
-                asked = runner.run(_ask(served.address, prompt, scaled(_RUNS, scale, 2)))
+            pipe.send(Fleet(scaled(replicas, scale, 2), each, blocks, tuple(prompt)))
+            served = pipe.recv()
+            assert served is not None
+            asked = runner.run(_ask(served.address, prompt, scaled(_RUNS, scale, 2)))
             who = "all_hold" if each == 1 else f"1_in_{each}_holds"
             name = f"network_match_{hashes}_hashes_{replicas}_replicas_{who}"
             yield Measurement.of(name, "us", asked)
@@ -95,26 +100,35 @@ async def _ask(address: str, prompt: list[BlockHash], runs: int) -> list[float]:
     return times[_WARM_RUNS:]
 
 
-def serving(pipe: "Connection[Serving, object]", fleet: Fleet) -> None:
-    """Until the pipe closes."""
+def serving(pipe: "Connection[Serving | None, object]", given: None) -> None:
+    """One fleet after another, each until the next one comes; ends when the pipe closes."""
     import uvloop
 
-    uvloop.run(_serve(pipe, fleet))
+    pipe.send(None)
+    with suppress(EOFError):
+        uvloop.run(_serve(pipe))
 
 
-async def _serve(pipe: "Connection[Serving, object]", fleet: Fleet) -> None:
-    answers = Answers(_hub(fleet))
-    following = Following(answers.hub, IndexerConfig())
-    server = GrpcServer(IndexerService(answers, ReplicaWatch(answers), following))
-    await server.start("127.0.0.1", 0)
-    response = pb.MatchPrefixResponse()
-    prefixes = [HashedPrefix(scheme().id, fleet.prompt)]
+async def _serve(pipe: "Connection[Serving | None, object]") -> None:
+    fleet = await asyncio.to_thread(pipe.recv)
+    while True:
+        assert isinstance(fleet, Fleet)
+        answers = Answers(_hub(fleet))
+        following = Following(answers.hub, IndexerConfig())
+        server = GrpcServer(IndexerService(answers, ReplicaWatch(answers), following))
+        await server.start("127.0.0.1", 0)
+        try:
+            pipe.send(Serving(server.address, _reply_bytes(answers, fleet)))
+            fleet = await asyncio.to_thread(pipe.recv)
+        finally:
+            await server.stop()
+
+
+def _reply_bytes(answers: Answers, fleet: Fleet) -> int:
+    response, prefixes = pb.MatchPrefixResponse(), [HashedPrefix(scheme().id, fleet.prompt)]
     add_matches(response, answers.match_prefix(DEFAULT_POOL, prefixes, time.monotonic()))
     assert len(response.matches) == -(-fleet.replicas // fleet.holders_each)
-    pipe.send(Serving(server.address, response.ByteSize()))
-    with suppress(EOFError):
-        await asyncio.to_thread(pipe.recv)
-    await server.stop()
+    return response.ByteSize()
 
 
 def _hub(fleet: Fleet) -> Hub:
