@@ -26,6 +26,8 @@ _KEEP_ALIVE_S = 75.0
 # What may wait for a slow client, besides the kernel's buffers, before the engine's bytes wait too.
 _UNSENT_BYTES_MAX = 64 * 2**10
 _STALL_S_MAX = 300.0
+# For a whole body to arrive.
+_BODY_S_MAX = 300.0
 
 
 def make_runner(handler: Handler) -> web.ServerRunner:
@@ -50,26 +52,38 @@ class BodyTooLarge(Exception):
 
 
 class BodyBroken(Exception):
-    """The body's framing is wrong, or it stopped half way: answer with 400."""
+    """The body stopped half way, or its framing is wrong: answer with 400."""
 
 
-async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
+async def read_body(
+    request: web.BaseRequest, bytes_max: int, wait_s_max: float = _BODY_S_MAX
+) -> bytes:
     """The whole body. Raises ``BodyTooLarge`` before more than that is held, and ``BodyBroken``."""
     if (request.content_length or 0) > bytes_max:
         raise BodyTooLarge
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    chunks, read_bytes = [], 0
     try:
-        while chunk := await request.content.readany():
-            chunks.append(chunk)
-            read_bytes += len(chunk)
-            if read_bytes > bytes_max:
-                raise BodyTooLarge
-            if request.content.at_eof():
-                break
-    except (web.RequestPayloadError, web.PayloadAccessError, ValueError) as error:
+        if request.content.is_eof():
+            return await _read_up_to(request, bytes_max)
+        async with asyncio.timeout(wait_s_max):
+            return await _read_up_to(request, bytes_max)
+    except TimeoutError as error:
+        # Wrong framing ends here too: the parser tells the server, but not who reads the body.
+        raise BodyBroken("it did not come to an end") from error
+    except (web.RequestPayloadError, web.PayloadAccessError) as error:
         raise BodyBroken(str(error)) from error
+
+
+async def _read_up_to(request: web.BaseRequest, bytes_max: int) -> bytes:
+    chunks, read_bytes = [], 0
+    while chunk := await request.content.readany():
+        chunks.append(chunk)
+        read_bytes += len(chunk)
+        if read_bytes > bytes_max:
+            raise BodyTooLarge
+        if request.content.at_eof():
+            break
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

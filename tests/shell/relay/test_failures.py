@@ -6,7 +6,7 @@ import json
 import pytest
 
 from router.upstream import Timeouts
-from tests.shell.relays import (
+from tests.shell.relay.peers import (
     CLOSE,
     LAST_CHUNK,
     STREAM_HEAD,

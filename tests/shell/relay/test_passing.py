@@ -7,7 +7,7 @@ import json
 import pytest
 
 from router.usage import Usage
-from tests.shell.relays import (
+from tests.shell.relay.peers import (
     CLOSE,
     LAST_CHUNK,
     STREAM_HEAD,
