@@ -12,6 +12,7 @@ Rules it keeps:
 
 import asyncio
 import time
+from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -67,10 +68,16 @@ _STATUS_OF = {
 class IndexerService(IndexerServicer):
     """Every call of the contract."""
 
-    def __init__(self, answers: Answers, watch: ReplicaWatch, following: Following) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        watch: ReplicaWatch,
+        following: Following,
+        hashings_waiting_max: int = HASHINGS_WAITING_MAX,
+    ) -> None:
         self._answers, self._watch, self._following = answers, watch, following
         self._thread = ThreadPoolExecutor(1, "hashing")
-        self._hashings = 0
+        self._hashings, self._hashings_max = 0, hashings_waiting_max
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -120,11 +127,13 @@ class IndexerService(IndexerServicer):
         self, hashings: Sequence[Hashing], token_ids: Sequence[int]
     ) -> list[HashedPrefix]:
         """In the thread. A caller that goes away leaves its place only when its work is done."""
-        if self._hashings >= HASHINGS_WAITING_MAX:
-            raise TooManyHashings(f"{HASHINGS_WAITING_MAX} prompts wait to be hashed; ask later")
+        if self._hashings >= self._hashings_max:
+            raise TooManyHashings(f"{self._hashings_max} prompts wait to be hashed; ask later")
         self._hashings += 1
         loop = asyncio.get_running_loop()
-        future = self._thread.submit(hash_prompt, hashings, list(token_ids))
+        future = self._thread.submit(
+            lambda: hash_prompt(hashings, array("I", token_ids)),
+        )
         future.add_done_callback(lambda _: _call_soon(loop, self._hashed))
         return await asyncio.wrap_future(future)
 

@@ -36,7 +36,8 @@ class Served:
         answers = Answers(self.hub)
         self.watch = ReplicaWatch(answers)
         self.following = Following(self.hub, IndexerConfig(replicas=[CONFIGURED]))
-        self.server = GrpcServer(IndexerService(answers, self.watch, self.following))
+        service = IndexerService(answers, self.watch, self.following, hashings_waiting_max=2)
+        self.server = GrpcServer(service)
 
 
 @pytest.fixture
@@ -182,6 +183,32 @@ async def test_tokens_are_hashed_here(served: Served) -> None:
     salt = pb.MatchTokensRequest(cache_salt="s" * 5000)
     code, details = await refused(served.stub.MatchTokens(salt))
     assert code is Code.INVALID_ARGUMENT and "cache_salt" in details
+
+
+async def test_prompts_that_wait_to_be_hashed_are_bounded(served: Served) -> None:
+    """More are RESOURCE_EXHAUSTED at once; a caller that goes away does not keep its place."""
+    follow(served.hub, "a").holds(PROMPT)
+    long = pb.MatchTokensRequest(token_ids=range(400_000))
+    outcomes = await asyncio.gather(
+        *(served.stub.MatchTokens(long) for _ in range(8)), return_exceptions=True
+    )
+    errors = [error for error in outcomes if isinstance(error, grpc.aio.AioRpcError)]
+    assert 1 <= len(errors) <= 6
+    for error in errors:
+        assert error.code() is Code.RESOURCE_EXHAUSTED and "ask later" in str(error.details())
+    for call in [served.stub.MatchTokens(long) for _ in range(2)]:
+        await asyncio.sleep(0.01)
+        call.cancel()
+    short = pb.MatchTokensRequest(token_ids=PROMPT)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                both = await asyncio.gather(*(served.stub.MatchTokens(short) for _ in range(2)))
+                break
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is Code.RESOURCE_EXHAUSTED
+                await asyncio.sleep(0.01)
+    assert all(reply.matches[0].matched_blocks_gpu == 12 for reply in both)
 
 
 async def test_replicas_are_listed_by_pool(served: Served) -> None:
