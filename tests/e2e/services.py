@@ -117,8 +117,10 @@ class Services:
 
         until(
             equal,
-            lambda: f"equal: {self.replicas()} and {[self.truth(n) for n in self.names]}, known as"
-            f" {call(self.url + '/ready')}",
+            lambda: (
+                f"equal: {self.replicas()} and {[self.truth(n) for n in self.names]}, known as"
+                f" {call(self.url + '/ready')}"
+            ),
         )
 
     def truth(self, name: str) -> int:
@@ -147,6 +149,15 @@ class Services:
 
     def requests(self) -> list[dict[str, Any]]:
         return self.router.events("request")
+
+    def requests_after(self, before: int, count: int) -> list[dict[str, Any]]:
+        """The log lines of the ``count`` requests behind the first ``before``, once they are."""
+
+        def enough() -> list[dict[str, Any]]:
+            lines = self.requests()[before:]
+            return lines if len(lines) >= count else []
+
+        return until(enough, f"{count} log lines")
 
 
 @contextmanager

@@ -28,6 +28,7 @@ def test_a_conversation_stays_and_every_prediction_is_what_the_engine_reports(
 ) -> None:
     """Each turn goes where the one before went, and finds what was said to be there."""
     history, homes = [long_text("alpha")], set[str]()
+    before = len(fleet.requests())
     for turn in range(4):
         fleet.caught_up()
         response = fleet.chat(*history)
@@ -35,7 +36,7 @@ def test_a_conversation_stays_and_every_prediction_is_what_the_engine_reports(
         answer = response.json()["choices"][0]["message"]["content"]
         history += [answer, long_text(f"turn{turn}", 20)]
     assert len(homes) == 1
-    lines = until(lambda: fleet.requests()[-4:], "four log lines")
+    lines = fleet.requests_after(before, 4)
     assert [line["reason"] for line in lines[1:]] == ["prefix"] * 3
     assert [line["evidence"] for line in lines[1:]] == ["exact"] * 3
     for line in lines[1:]:
@@ -281,7 +282,7 @@ def test_both_services_in_one_process_and_a_clean_stop(tmp_path: Path) -> None:
         fleet.caught_up()
         again = fleet.chat(text)
         assert int(again.headers["x-pointsman-matched-blocks"]) > 0
-        line = until(lambda: fleet.requests()[-1:], "its log line")[0]
+        line = fleet.requests_after(0, 2)[1]
         assert line["predicted_cached_tokens"] == line["cached_tokens"] > 0
         assert fleet.router.stop() == 0
         events = [each["event"] for each in fleet.router.lines()]
