@@ -55,7 +55,7 @@ values = st.recursive(
         st.lists(inner, max_size=4)
         | st.dictionaries(st.sampled_from(KEYS) | texts, inner, max_size=5)
     ),
-    max_leaves=25,
+    max_leaves=12,
 )
 messages = st.lists(
     st.fixed_dictionaries(
@@ -70,8 +70,10 @@ messages = st.lists(
     ),
     max_size=4,
 )
-bodies = st.fixed_dictionaries(
-    {}, optional={key: values for key in KEYS} | {"messages": messages | values}
+bodies = st.builds(
+    lambda fields, own: fields | own,
+    st.dictionaries(st.sampled_from(KEYS), values, max_size=6),
+    st.fixed_dictionaries({}, optional={"messages": messages, "vllm_xargs": values}),
 )
 paths = st.sampled_from([CHAT_PATH, COMPLETIONS_PATH])
 
