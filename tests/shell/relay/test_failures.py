@@ -98,7 +98,7 @@ async def test_tls_that_is_none_counts_as_refused() -> None:
     async with (
         Engine(saying(b"")).running() as plain,
         Engine(GOOD).running() as good,
-        routing(FakePlacer(plain.replace("http:", "https:"), good)) as router,
+        routing(FakePlacer(plain.replace("http:", "https:"), good), Timeouts(0.3)) as router,
     ):
         assert b"200 OK" in await router.ask(post(b"{}", CLOSE))
         await router.result()
