@@ -25,8 +25,8 @@ class TooManyWatchers(Exception):
 class ReplicaWatch:
     """Changes of one hub's replicas."""
 
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+    def __init__(self, answers: Answers, refresh_s: float = REFRESH_S) -> None:
+        self._answers, self._refresh_s = answers, refresh_s
         self._changed = asyncio.Event()
         self._watchers = 0
 
@@ -56,7 +56,7 @@ class ReplicaWatch:
                 changed = self._changed
                 yield self._answers.list_replicas(pool, time.monotonic())
                 try:
-                    async with asyncio.timeout(REFRESH_S):
+                    async with asyncio.timeout(self._refresh_s):
                         await changed.wait()
                 except TimeoutError:
                     pass

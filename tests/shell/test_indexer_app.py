@@ -72,7 +72,8 @@ async def test_a_taken_port_is_an_error_that_says_so() -> None:
     async with running(app_on()) as app:
         port = int(app.grpc_address.rpartition(":")[2])
         with pytest.raises(ListenError, match=f"127.0.0.1:{port} cannot be listened on"):
-            await app_on(port).run(stopping=asyncio.Event())
+            async with asyncio.timeout(60):
+                await app_on(port).run(stopping=asyncio.Event())
         assert await app.local.match("default", []) == {}
 
 

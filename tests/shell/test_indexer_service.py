@@ -26,6 +26,7 @@ PROMPT = list(range(1000, 1200))
 HASHES = array("Q", SHA.block_hashes(PROMPT))
 CONFIGURED = ReplicaConfig("configured", "http://127.0.0.1:1")
 Code = grpc.StatusCode
+WAIT_S = 60.0
 
 
 class Served:
@@ -34,7 +35,7 @@ class Served:
     def __init__(self) -> None:
         self.hub: Hub = new_hub()
         answers = Answers(self.hub)
-        self.watch = ReplicaWatch(answers)
+        self.watch = ReplicaWatch(answers, refresh_s=3600)
         self.following = Following(self.hub, IndexerConfig(replicas=[CONFIGURED]))
         service = IndexerService(answers, self.watch, self.following, hashings_waiting_max=2)
         self.server = GrpcServer(service)
@@ -200,7 +201,7 @@ async def test_prompts_that_wait_to_be_hashed_are_bounded(served: Served) -> Non
         await asyncio.sleep(0.01)
         call.cancel()
     short = pb.MatchTokensRequest(token_ids=PROMPT)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_S):
         while True:
             try:
                 both = await asyncio.gather(*(served.stub.MatchTokens(short) for _ in range(2)))
@@ -240,14 +241,27 @@ async def test_a_watcher_learns_of_changes(served: Served) -> None:
             if [(r.replica, r.evidence.level) for r in state.replicas] == wanted:
                 return
 
-    await until([])
-    replica = follow(served.hub, "a")
-    await until([("a", pb.EVIDENCE_LEVEL_FALLBACK)])
-    replica.holds(PROMPT)
-    await until([("a", pb.EVIDENCE_LEVEL_EXACT)])
-    served.hub.remove(replica.link.source.replica_id)
-    await until([])
+    async with asyncio.timeout(WAIT_S):
+        await until([])
+        replica = follow(served.hub, "a")
+        await until([("a", pb.EVIDENCE_LEVEL_FALLBACK)])
+        replica.holds(PROMPT)
+        await until([("a", pb.EVIDENCE_LEVEL_EXACT)])
+        served.hub.remove(replica.link.source.replica_id)
+        await until([])
     watch.cancel()
+
+
+async def test_a_watcher_hears_of_blocks_now_and_then() -> None:
+    """What changes all the time wakes nobody, and comes with the next state."""
+    hub = new_hub()
+    replica = follow(hub, "a")
+    replica.holds(PROMPT)
+    states = ReplicaWatch(Answers(hub), refresh_s=0.01).watch()
+    assert [view.blocks for view in await anext(states)] == [12]
+    replica.holds([5] * 160)
+    assert [(view.blocks, view.seq) for view in await anext(states)] == [(22, 1)]
+    await states.aclose()
 
 
 async def test_watchers_are_bounded_and_leave_their_place(served: Served) -> None:
@@ -258,13 +272,14 @@ async def test_watchers_are_bounded_and_leave_their_place(served: Served) -> Non
     code, _ = await refused(served.stub.WatchReplicas(pb.WatchReplicasRequest()).read())
     assert code is Code.RESOURCE_EXHAUSTED
     watches[0].cancel()
-    while True:
-        another = served.stub.WatchReplicas(pb.WatchReplicasRequest())
-        try:
-            await another.read()
-            break
-        except grpc.aio.AioRpcError:
-            await asyncio.sleep(0.01)
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            another = served.stub.WatchReplicas(pb.WatchReplicasRequest())
+            try:
+                await another.read()
+                break
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.01)
 
 
 async def test_registration_is_idempotent(served: Served) -> None:
