@@ -13,6 +13,7 @@ Rules:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from proto.blockhash import CanonicalScheme, HashScheme
 from proto.contract import HashedPrefix, ReplicaMatch, ReplicaView
@@ -27,7 +28,7 @@ FALLBACK = "fallback"
 UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HashedRequest:
     """One prompt under every scheme of its pool. ``schemes`` are those that it was hashed under."""
 
@@ -35,8 +36,15 @@ class HashedRequest:
     schemes: tuple[HashScheme, ...] = ()
     prefixes: tuple[HashedPrefix, ...] = ()
 
-    def under(self, scheme_id: str) -> list[HashedPrefix]:
-        return [prefix for prefix in self.prefixes if prefix.scheme_id == scheme_id]
+    @cached_property
+    def by_scheme(self) -> dict[str, list[HashedPrefix]]:
+        """One entry per scheme; several prefixes where an adapter has several paths."""
+        return {s.id: [p for p in self.prefixes if p.scheme_id == s.id] for s in self.schemes}
+
+    @cached_property
+    def block_sizes(self) -> dict[str, int]:
+        """Tokens, by scheme."""
+        return {scheme.id: scheme.block_size for scheme in self.schemes}
 
     @property
     def affinity(self) -> str:
@@ -48,6 +56,24 @@ class HashedRequest:
 NOT_HASHED = HashedRequest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a replica's view amounts to. ``scheme_ids`` (): it is matched by its bookings."""
+
+    view: ReplicaView | None
+    scheme_ids: tuple[str, ...]
+    unused_share: float
+
+    @classmethod
+    def of(cls, view: ReplicaView) -> "_Known":
+        ids = () if view.evidence == FALLBACK else tuple(scheme.id for scheme in view.schemes)
+        capacity = view.capacity_blocks
+        return cls(view, ids, max(0.0, 1 - view.blocks / capacity) if capacity else 0.0)
+
+
+_NOTHING_KNOWN = _Known(None, (), 0.0)
+
+
 @dataclass(slots=True)
 class Fleet:
     """See the module's rules."""
@@ -55,28 +81,27 @@ class Fleet:
     load: InflightLoad = field(default_factory=InflightLoad)
     replicas: ReplicaSet = field(default_factory=ReplicaSet)
     optimistic: OptimisticBlocks = field(default_factory=OptimisticBlocks)
-    views: dict[str, ReplicaView] = field(default_factory=dict)
+    _known: dict[str, _Known] = field(default_factory=dict)
 
     def learn(self, views: Iterable[ReplicaView]) -> None:
-        """The indexer's state, whole. Bookings under other names or another mode are void."""
-        before, self.views = self.views, {view.replica: view for view in views}
-        for replica in before.keys() | self.views.keys():
-            if self._mode(before.get(replica)) != self._mode(self.views.get(replica)):
+        """The indexer's state, whole. Bookings under other names or in another mode are void."""
+        before, self._known = self._known, {view.replica: _Known.of(view) for view in views}
+        for replica in before.keys() | self._known.keys():
+            was, now = before.get(replica, _NOTHING_KNOWN), self._of(replica)
+            if was.scheme_ids != now.scheme_ids:
                 self.optimistic.forget(replica)
 
-    @staticmethod
-    def _mode(view: ReplicaView | None) -> tuple[str, ...]:
-        if view is None or view.evidence == FALLBACK:
-            return ()
-        return tuple(scheme.id for scheme in view.schemes)
+    def _of(self, replica: str) -> _Known:
+        return self._known.get(replica, _NOTHING_KNOWN)
 
     def schemes(self, pool: str) -> tuple[HashScheme, ...]:
-        proven = {s.id: s for v in self.views.values() if v.pool == pool for s in v.schemes}
+        views = [known.view for known in self._known.values() if known.view is not None]
+        proven = {s.id: s for view in views if view.pool == pool for s in view.schemes}
         return tuple(proven.values()) or (APPROXIMATE_SCHEME,)
 
     def evidence(self, replica: str, match: ReplicaMatch | None = None) -> str:
         """ "exact", or with its reasons: "degraded(silent|lagging)"."""
-        known = match or self.views.get(replica)
+        known = match or self._of(replica).view
         if known is None:
             return f"{FALLBACK}({UNKNOWN})"
         reasons = "|".join(known.reasons)
@@ -98,41 +123,32 @@ class Fleet:
         matches: Mapping[str, ReplicaMatch],
         now: float,
     ) -> Candidate:
-        load = self.load.of(replica, now)
-        scheme = self._scheme(replica, hashed)
-        if scheme is None:
+        load, known = self.load.of(replica, now), self._of(replica)
+        scheme_id = self._scheme_id(known, hashed)
+        if scheme_id is None:
             return Candidate(replica, load, prompt_tokens=hashed.prompt_tokens)
-        match, matched, total = matches.get(replica), 0, 0
-        if match is not None:
-            matched = match.any_tier_blocks
-        best = matched
-        for prefix in hashed.under(scheme.id):
+        match, total = matches.get(replica), 0
+        best = matched = match.any_tier_blocks if match is not None else 0
+        for prefix in hashed.by_scheme[scheme_id]:
             total = max(total, len(prefix.block_hashes))
-            extended = self.optimistic.extend(replica, prefix.block_hashes, matched, now)
-            best = max(best, extended)
+            best = max(best, self.optimistic.extend(replica, prefix.block_hashes, matched, now))
         return Candidate(
             replica,
             load,
             best,
             total,
-            scheme.block_size,
+            hashed.block_sizes[scheme_id],
             hashed.prompt_tokens,
-            self._unused_share(replica),
+            known.unused_share,
         )
 
-    def _scheme(self, replica: str, hashed: HashedRequest) -> HashScheme | None:
-        view = self.views.get(replica)
-        own = {scheme.id for scheme in view.schemes} if view is not None else set()
-        for scheme in hashed.schemes:
-            if scheme.id in own:
-                return scheme
-        return hashed.schemes[0] if hashed.schemes else None
-
-    def _unused_share(self, replica: str) -> float:
-        view = self.views.get(replica)
-        if view is None or not view.capacity_blocks:
-            return 0.0
-        return max(0.0, 1 - view.blocks / view.capacity_blocks)
+    @staticmethod
+    def _scheme_id(known: _Known, hashed: HashedRequest) -> str | None:
+        """The replica's own, or the pool's first for one that has proven none."""
+        for scheme_id in known.scheme_ids:
+            if scheme_id in hashed.by_scheme:
+                return scheme_id
+        return hashed.schemes[0].id if hashed.schemes else None
 
     def book(
         self, chosen: Candidate, hashed: HashedRequest, requests: int, now: float
@@ -140,13 +156,13 @@ class Fleet:
         """The chosen replica's load, and the blocks that it is about to hold."""
         uncached = chosen.uncached_tokens * requests
         lease = self.load.take(chosen.replica, requests, uncached, now)
-        scheme = self._scheme(chosen.replica, hashed)
-        if scheme is None:
+        known = self._of(chosen.replica)
+        scheme_id = self._scheme_id(known, hashed)
+        if scheme_id is None:
             return lease, []
-        prefixes = hashed.under(scheme.id)
-        view = self.views.get(chosen.replica)
-        if not self._mode(view):
-            capacity = view.capacity_blocks if view is not None else 0
+        prefixes = hashed.by_scheme[scheme_id]
+        if not known.scheme_ids:
+            capacity = known.view.capacity_blocks if known.view is not None else 0
             return lease, [
                 self.optimistic.book_without_events(chosen.replica, p.block_hashes, capacity)
                 for p in prefixes

@@ -14,6 +14,8 @@ Rules:
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 # What one more running sequence costs a prefill, in tokens: each step that the prefill takes part
 # in lasts longer by the sequence's share of the decode. With the cost model of Qwen3-32B on an H100
 # (0.4 ms per step and 6,500 tokens of context, 16 steps, 0.055 ms per token) it is about 100.
@@ -21,8 +23,7 @@ REQUEST_TOKENS = 100
 RECENT_HALF_LIFE_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """One replica's load at one moment, as a policy sees it."""
 
     inflight: int = 0

@@ -19,6 +19,7 @@ from math import ceil
 from typing import Protocol
 
 import xxhash
+from msgspec import Struct
 
 from router.load import Load
 
@@ -35,8 +36,7 @@ class Ask:
     has_session: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One replica that can serve the request. Blocks are of this replica's block size."""
 
     replica: str
@@ -66,7 +66,12 @@ class Decision:
 
     replica: str
     reason: str
-    costs: dict[str, int]
+    candidates: Sequence[Candidate]
+
+    @property
+    def costs(self) -> dict[str, int]:
+        """Of every candidate, in tokens; made when somebody asks."""
+        return {candidate.replica: candidate.cost_tokens for candidate in self.candidates}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +100,17 @@ class PrefixPolicy:
         settings, within = self.settings, _within_share(ask, candidates, self.settings)
         if not within:
             return None
-        best = max(candidate.ratio for candidate in within)
+        ratios = [candidate.ratio for candidate in within]
+        best = max(ratios)
         if best < settings.ratio_min:
             return self._cold(ask, candidates, within)
-        ties = [c for c in within if c.ratio >= best - settings.tie_tolerance]
-        chosen = min(ties, key=_by_load(ask))
-        if max(candidate.ratio for candidate in candidates) > best + settings.tie_tolerance:
+        least = best - settings.tie_tolerance
+        ties = [c for c, ratio in zip(within, ratios, strict=True) if ratio >= least]
+        chosen = min(ties, key=_by_load(ask)) if len(ties) > 1 else ties[0]
+        if (
+            len(within) < len(candidates)
+            and _best_ratio(candidates) > best + settings.tie_tolerance
+        ):
             reason = "spread"
         else:
             reason = "prefix" if len(ties) == 1 else "tie"
@@ -108,7 +118,7 @@ class PrefixPolicy:
 
     def _cold(self, ask: Ask, candidates: Sequence[Candidate], within: list[Candidate]) -> Decision:
         """Nobody holds enough to matter. What could not even be looked up follows its session."""
-        if max(candidate.ratio for candidate in candidates) >= self.settings.ratio_min:
+        if _best_ratio(candidates) >= self.settings.ratio_min:
             return _decision(min(within, key=_by_load(ask)), "spread", candidates)
         if ask.has_session and not any(candidate.prompt_blocks for candidate in candidates):
             return _decision(max(within, key=_rendezvous(ask)), "session", candidates)
@@ -166,7 +176,11 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
 
 
 def _decision(chosen: Candidate, reason: str, candidates: Sequence[Candidate]) -> Decision:
-    return Decision(chosen.replica, reason, {c.replica: c.cost_tokens for c in candidates})
+    return Decision(chosen.replica, reason, candidates)
+
+
+def _best_ratio(candidates: Sequence[Candidate]) -> float:
+    return max(candidate.ratio for candidate in candidates)
 
 
 def _with_room(ask: Ask, candidates: Sequence[Candidate]) -> list[Candidate]:

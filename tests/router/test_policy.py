@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as changed
 
 from router.load import Load
 from router.policy import POLICIES, Ask, Candidate, Policy, PolicySettings
@@ -66,7 +67,7 @@ def test_below_the_minimum_ratio_a_prompt_is_cold_and_goes_to_the_least_loaded()
 
 def test_cold_prompts_go_where_capacity_was_never_used() -> None:
     """Filling an empty pool evicts nobody."""
-    full, empty = candidate("a", 0), replace(candidate("b", 0), unused_share=0.9)
+    full, empty = candidate("a", 0), changed(candidate("b", 0), unused_share=0.9)
     assert picked(policy(), [full, empty])[0] == "b"
 
 
