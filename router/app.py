@@ -36,7 +36,12 @@ def load_tokenizers(file: RouterFile) -> dict[str, PoolTokenizer]:
     tokenizers = {}
     for name, pool in file.pools.items():
         try:
-            tokenizers[name] = PoolTokenizer.load(pool.tokenizer, pool.chat_template)
+            tokenizers[name] = PoolTokenizer.load(
+                pool.tokenizer,
+                pool.chat_template,
+                default_kwargs=pool.chat_template_kwargs,
+                exclude_unused_tools=pool.exclude_tools_when_tool_choice_none,
+            )
         except TokenizerError as error:
             raise ConfigError(f"pools.{name}: {error}") from None
     return tokenizers
@@ -77,11 +82,12 @@ class RouterApp:
         config = self.file.router
         fleet = Fleet(InflightLoad(config.inflight_max))
         fleet.replicas.reset(self.file.engines)
+        hashers = {
+            name: PromptHasher(tokenizer, thread, patience_s=config.tokenize_s_max)
+            for name, tokenizer in self._tokenizers.items()
+        }
         pools = {
-            name: PoolRouting(
-                PromptHasher(self._tokenizers[name], thread) if name in self._tokenizers else None,
-                WaitingRoom(config.waiting_max),
-            )
+            name: PoolRouting(hashers.get(name), WaitingRoom(config.waiting_max))
             for name in {engine.pool for engine in self.file.engines}
         }
         routing = Routing(

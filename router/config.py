@@ -21,6 +21,7 @@ _Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """``indexer``: where its gRPC service is; not read by ``pointsman serve``.
 
+    ``tokenize_s_max`` is beside 1 ms per 1,000 tokens, which a prompt's length is given.
     ``spread_factor`` and ``spread_min`` bound a replica's share of what is in flight: so many times
     the mean, and never less than so many requests.
     """
@@ -36,6 +37,7 @@ class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
     waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 512
     wait_s_max: _Seconds = 30.0
     indexer_s_max: _Seconds = 0.05
+    tokenize_s_max: _Seconds = 0.05
     probe_interval_s: _Seconds = 2.0
     probe_timeout_s: _Seconds = 2.0
     body_bytes_max: Annotated[int, Meta(ge=1024, le=2**31)] = 64 * 2**20
@@ -51,11 +53,15 @@ class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class PoolConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """``tokenizer``: a folder with the model's tokenizer.json and tokenizer_config.json.
 
-    ``chat_template``: a file, where the engines are started with ``--chat-template``.
+    The others are what the engines are started with: ``chat_template`` a file, as in
+    ``--chat-template`` (an empty one: the model has none); ``chat_template_kwargs`` as in
+    ``--default-chat-template-kwargs``.
     """
 
     tokenizer: str
     chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+    exclude_tools_when_tool_choice_none: bool = False
 
 
 class RouterFile(Struct, frozen=True, forbid_unknown_fields=True):

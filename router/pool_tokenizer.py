@@ -6,8 +6,10 @@ code that lies in the folder. What the engine renders with code of its own is no
 
 import json
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from router.chat_template import ChatTemplate, ChatTemplates
@@ -43,10 +45,18 @@ class PoolTokenizer:
         return f"PoolTokenizer({self.encoder.name}: {self.encoder.reason}; {chats})"
 
     @classmethod
-    def load(cls, path: str, chat_template: str | None = None) -> "PoolTokenizer":
+    def load(
+        cls,
+        path: str,
+        chat_template: str | None = None,
+        *,
+        default_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        exclude_unused_tools: bool = False,
+    ) -> "PoolTokenizer":
         """From a folder; ``chat_template`` is a file. Takes seconds. Raises TokenizerError.
 
-        An empty file as ``chat_template``: the model has none.
+        An empty file as ``chat_template``: the model has none. The others are what the engines are
+        started with: --default-chat-template-kwargs, --exclude-tools-when-tool-choice-none.
         """
         folder = Path(path)
         if not (folder / "tokenizer_config.json").is_file():
@@ -63,6 +73,12 @@ class PoolTokenizer:
             fast, why_not = None, f"no fastokens: {error!r}"[:200]
         encoder = choose_encoder(tokenizer, fast, why_not)
         templates = None if given == "" else _templates(tokenizer, given, folder)
+        if templates is not None:
+            templates = replace(
+                templates,
+                default_kwargs=dict(default_kwargs),
+                exclude_unused_tools=exclude_unused_tools,
+            )
         return cls(encoder, templates, _marks(tokenizer, templates))
 
     def render(self, prompt: ChatPrompt) -> TextPrompt:

@@ -52,7 +52,7 @@ class Services:
         return (
             f'{replicas}[router]\nlisten = "127.0.0.1:{self.router_port}"\n'
             f'indexer = "127.0.0.1:{self.grpc_port}"\nexpose_matches = true\n'
-            f"probe_interval_s = 0.2\nindexer_s_max = 1.0\n{settings}\n"
+            f"probe_interval_s = 0.2\nindexer_s_max = 5.0\ntokenize_s_max = 5.0\n{settings}\n"
             f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             "[discovery]\ninterval_s = 0.3\n"
