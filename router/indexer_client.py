@@ -7,30 +7,21 @@ Rules it keeps:
 * One stream carries every question. A stream takes one write at a time, and cancelling a write ends
   it, so one task writes; whoever asks only waits for a future, which is gone when the wait is over.
 * Questions in flight are bounded; one too many is refused instead of queued.
-* Messages become the contract's types here and nowhere else.
+* Messages become the contract's types at this boundary and nowhere else.
 """
 
 import asyncio
 import itertools
-import sys
-from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from functools import lru_cache
 
 import grpc
 import structlog
 
 from proto import indexer_pb2 as pb
-from proto.blockhash import HashScheme
-from proto.contract import (
-    HashedPrefix,
-    IndexerUnavailable,
-    ReplicaMatch,
-    ReplicaView,
-    scheme_of,
-)
+from proto.contract import HashedPrefix, IndexerUnavailable, ReplicaMatch, ReplicaView
 from proto.indexer_pb2_grpc import IndexerStub
+from router.indexer_messages import match_request, matches_of, view_of
 
 _log = structlog.get_logger("router")
 
@@ -45,12 +36,8 @@ SILENT_S = 10.0
 KEEPALIVE_S = 5.0
 KEEPALIVE_ANSWER_S = 5.0
 MESSAGE_BYTES_MAX = 64 * 2**20
-
-_EXACT, _DEGRADED, _FALLBACK = "exact", "degraded", "fallback"
-_EXACT_LEVEL = pb.EVIDENCE_LEVEL_EXACT
-_LEVELS = {_EXACT_LEVEL: _EXACT, pb.EVIDENCE_LEVEL_DEGRADED: _DEGRADED}
-# A named tuple's own constructor is a Python function, twice as slow.
-_new = tuple.__new__
+# Schemes that are logged as unknown; there is one as long as versions differ.
+UNKNOWN_MAX = 64
 
 _Stream = grpc.aio.StreamStreamCall[pb.MatchStreamRequest, pb.MatchStreamResponse]
 _Reply = asyncio.Future[pb.MatchStreamResponse]
@@ -69,6 +56,7 @@ class GrpcIndexer:
         self._waiting: dict[int, _Reply] = {}
         self._unsent: deque[pb.MatchStreamRequest] = deque()
         self._some_unsent = asyncio.Event()
+        self._unknown: set[str] = set()
         self._connected = False
         self._why_not = "not connected yet"
         self._task = asyncio.create_task(self._keep_connected())
@@ -101,7 +89,9 @@ class GrpcIndexer:
         if max(len(self._waiting), len(self._unsent)) >= self.in_flight_max:
             raise IndexerUnavailable(f"{self.in_flight_max} questions are in flight already")
         request_id, loop = next(self._ids), asyncio.get_running_loop()
-        request = pb.MatchStreamRequest(request_id=request_id, request=_request(pool, prefixes))
+        request = pb.MatchStreamRequest(
+            request_id=request_id, request=match_request(pool, prefixes)
+        )
         future: _Reply = loop.create_future()
         self._waiting[request_id] = future
         self._unsent.append(request)
@@ -114,7 +104,7 @@ class GrpcIndexer:
             self._waiting.pop(request_id, None)
         if reply.WhichOneof("outcome") != "response":
             raise IndexerUnavailable(f"indexer at {self.address} refused: {reply.error}")
-        return _matches(reply.response)
+        return matches_of(reply.response)
 
     def _expire(self, request_id: int) -> None:
         future = self._waiting.pop(request_id, None)
@@ -195,11 +185,21 @@ class GrpcIndexer:
             try:
                 while (state := await self._next_state(call)) is not None:
                     pause_s = RECONNECT_S_MIN
-                    yield tuple(map(_view, state.replicas))
+                    self._note_unknown_schemes(state)
+                    yield tuple(map(view_of, state.replicas))
             finally:
                 call.cancel()
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RECONNECT_S_MAX)
+
+    def _note_unknown_schemes(self, state: pb.WatchReplicasResponse) -> None:
+        """Once per scheme: its replicas get no matches, which an operator has to be told."""
+        for replica in state.replicas:
+            known = {scheme.id for scheme in view_of(replica).schemes}
+            for scheme in replica.schemes:
+                if scheme.id not in known | self._unknown and len(self._unknown) < UNKNOWN_MAX:
+                    self._unknown.add(scheme.id)
+                    _log.warning("scheme_unknown", replica=replica.replica, id=scheme.id)
 
     async def _next_state(
         self, call: grpc.aio.UnaryStreamCall[pb.WatchReplicasRequest, pb.WatchReplicasResponse]
@@ -232,86 +232,3 @@ def _text_of(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return f"{type(error).__name__}: {error}"
-
-
-def _request(pool: str, prefixes: Sequence[HashedPrefix]) -> pb.MatchPrefixRequest:
-    return pb.MatchPrefixRequest(
-        pool=pool,
-        prefixes=[
-            pb.HashedPrefix(
-                scheme_id=prefix.scheme_id, block_hashes=_little_endian(prefix.block_hashes)
-            )
-            for prefix in prefixes
-        ],
-    )
-
-
-def _little_endian(hashes: Sequence[int]) -> bytes:
-    words = hashes if isinstance(hashes, array) and hashes.typecode == "Q" else array("Q", hashes)
-    if sys.byteorder == "big":
-        words = words[:]
-        words.byteswap()
-    return words.tobytes()
-
-
-def _matches(response: pb.MatchPrefixResponse) -> dict[str, ReplicaMatch]:
-    matches = {}
-    for message in response.matches:
-        name, evidence = message.replica, message.evidence
-        # Each field that is looked at costs; what is exact has no reasons to look for.
-        level = evidence.level
-        exact = level == _EXACT_LEVEL
-        matches[name] = _new(
-            ReplicaMatch,
-            (
-                name,
-                message.matched_blocks_gpu,
-                message.matched_blocks_gpu_or_cpu,
-                message.matched_blocks_any_tier,
-                message.block_size,
-                _EXACT if exact else _LEVELS.get(level, _FALLBACK),
-                () if exact else tuple(evidence.reasons),
-                message.seq,
-            ),
-        )
-    return matches
-
-
-def _view(message: pb.Replica) -> ReplicaView:
-    schemes = (_scheme(scheme.SerializeToString()) for scheme in message.schemes)
-    return ReplicaView(
-        replica=message.replica,
-        pool=message.pool,
-        url=message.url,
-        rank=message.rank,
-        evidence=_LEVELS.get(message.evidence.level, _FALLBACK),
-        reasons=tuple(message.evidence.reasons),
-        schemes=tuple(scheme for scheme in schemes if scheme is not None),
-        seq=message.seq,
-        lag_batches=message.lag_batches,
-        blocks=message.blocks,
-        capacity_blocks=message.capacity_blocks,
-    )
-
-
-@lru_cache(maxsize=1024)
-def _scheme(encoded: bytes) -> HashScheme | None:
-    """None: an indexer of another version has a recipe that this router does not, or another."""
-    message = pb.HashScheme.FromString(encoded)
-    try:
-        scheme = scheme_of(
-            {
-                "algorithm": message.algorithm,
-                "seed": message.seed if message.HasField("seed") else None,
-                "block_size": message.block_size,
-                "extra_keys": message.extra_keys,
-                "lookahead": message.lookahead,
-            }
-        )
-    except ValueError as error:
-        _log.warning("scheme_unknown", id=message.id, error=str(error))
-        return None
-    if scheme.id != message.id:
-        _log.warning("scheme_unknown", id=message.id, error=f"its id is {scheme.id} here")
-        return None
-    return scheme
