@@ -15,7 +15,7 @@ import msgspec
 from indexer.answers import MalformedAsk
 from proto import indexer_pb2 as pb
 from proto.blockhash import HashScheme
-from proto.config_file import ConfigError
+from proto.config_file import ConfigError, readable
 from proto.contract import HashedPrefix, ReplicaMatch, ReplicaView
 from proto.replica_config import ReplicaConfig
 
@@ -139,4 +139,4 @@ def replica_config_of(request: pb.RegisterReplicaRequest) -> ReplicaConfig:
     try:
         return msgspec.convert(fields, ReplicaConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(readable(str(error))) from None

@@ -20,7 +20,7 @@ def decode_config(text: bytes, kind: type[_Config]) -> _Config:
     try:
         return msgspec.toml.decode(text, type=kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(_readable(str(error))) from None
+        raise ConfigError(readable(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"not TOML: {error}") from None
 
@@ -33,7 +33,7 @@ def parse_listen(listen: str, key: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _readable(message: str) -> str:
+def readable(message: str) -> str:
     """msgspec's "... - at `$.a.b`" with the key in front, as it is written in the file."""
     text, at, path = message.rpartition(" - at `$")
     if not at:

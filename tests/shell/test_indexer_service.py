@@ -311,7 +311,7 @@ async def test_what_is_configured_stays(served: Served) -> None:
     [
         ({}, "name"),
         ({"name": "a"}, "url"),
-        ({"name": "a b"}, "name"),
+        ({"name": "a b"}, "name: Expected"),
         ({"name": "a", "url": "h:1"}, "http://HOST:PORT"),
         ({"name": "a", "url": "http://h", "event_endpoint": "udp://h:1"}, "event_endpoint"),
         ({"name": "a", "url": "http://h", "replay_endpoint": "tcp://h:1"}, "event_endpoint"),
