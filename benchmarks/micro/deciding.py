@@ -1,11 +1,13 @@
-"""From a request's bytes to its block hashes, in milliseconds: parse, render, tokenize, hash.
+"""From a request's bytes to the decision, in milliseconds: parse, render, tokenize, hash, match,
+pick.
 
 Cold is a conversation that nobody has sent before. A next turn is one whose earlier turns have been
 hashed: an answer and a question of some 300 tokens more. Honest because the way is the router's
-own, the thread's queue and the way back to the event loop included (``total``), every run has texts
-of its own, and the text is what agents carry about: pieces of source code, no word repeated to
-order. The lag is that of a task which wants to run every millisecond while four cold prompts of
-32k tokens are in work; its p99 is over the ticks of one run.
+own, the thread's queue and the way back to the event loop included (``total``), eight replicas are
+asked in the same process (``network`` measures what a network adds), every run has texts of its
+own, and the text is what agents carry about: pieces of source code, no word repeated to order. The
+lag is that of a task which wants to run every millisecond while four cold prompts of 32k tokens are
+in work; its p99 is over the ticks of one run.
 
 The tokenizer is the small one of ``benchmarks/data``; POINTSMAN_BENCH_TOKENIZER names another
 folder.
@@ -26,7 +28,8 @@ from typing import Any
 
 from benchmarks.data import TOKENIZER_DIRECTORY
 from benchmarks.micro.measurement import Measurement, scaled
-from benchmarks.micro.workload import BLOCK_TOKENS, SEED, scheme
+from benchmarks.micro.placing import MODEL, InProcessIndex, routing_of
+from benchmarks.micro.workload import SEED, scheme
 from proto.blockhash import NO_KEYS
 from router.openai import CHAT_PATH, parse_request
 from router.tokenizer import (
@@ -40,7 +43,8 @@ from router.tokenizer import (
 _SIZES = {"1k": 1_000, "8k": 8_000, "32k": 32_000, "100k": 100_000}
 _RUNS = {"1k": 41, "8k": 21, "32k": 11, "100k": 7}
 _LAG_RUNS = 7
-_PHASES = ("parse_ms", "queue_ms", "render_ms", "tokenize_ms", "hash_ms", "total_ms")
+_PHASES = ("parse_ms", "queue_ms", "render_ms", "tokenize_ms", "hash_ms", "match_ms", "pick_ms")
+_TOTAL = "total_ms"
 # The prompts of a cold run come late by design where the machine is slow; they are measured, too.
 _PATIENCE_S = 30.0
 
@@ -61,14 +65,15 @@ def _measure(
     conversations: "_Conversations", thread: HashingThread, scale: float
 ) -> Iterator[Measurement]:
     hasher = PromptHasher(conversations.tokenizer, thread, patience_s=_PATIENCE_S)
-    asyncio.run(_decide(hasher, conversations.of(200)))
+    routing = _Deciding(hasher)
+    asyncio.run(routing.decide(conversations.of(200)))
     for name, tokens in _SIZES.items():
         runs = [
-            asyncio.run(_cold_and_next(hasher, conversations, scaled(tokens, scale, 100)))
+            asyncio.run(_cold_and_next(routing, conversations, scaled(tokens, scale, 100)))
             for _ in range(scaled(_RUNS[name], scale, 2))
         ]
         for which, label in enumerate(("cold", "next")):
-            for phase in _PHASES:
+            for phase in (*_PHASES, _TOTAL):
                 values = [run[which][phase] for run in runs]
                 subject = f"decide_{name}_{label}_{phase.removesuffix('_ms')}"
                 yield Measurement.of(subject, "ms", values)
@@ -81,23 +86,33 @@ def _measure(
 
 
 async def _cold_and_next(
-    hasher: PromptHasher, conversations: "_Conversations", tokens: int
+    routing: "_Deciding", conversations: "_Conversations", tokens: int
 ) -> tuple[Phases, Phases]:
     body = conversations.of(tokens)
-    cold = await _decide(hasher, body)
-    return cold, await _decide(hasher, conversations.next_turn(body))
+    cold = await routing.decide(body)
+    return cold, await routing.decide(conversations.next_turn(body))
 
 
-async def _decide(hasher: PromptHasher, body: dict[str, Any]) -> Phases:
-    data = json.dumps(body).encode()
-    begun = time.perf_counter()
-    request = parse_request(CHAT_PATH, data, {})
-    parsed = time.perf_counter()
-    hashed = await _hash(hasher, request.prompts[0])
-    ended = time.perf_counter()
-    assert len(hashed.prefixes[0].block_hashes) == hashed.prompt_tokens // BLOCK_TOKENS
-    spans = {"parse_ms": (parsed - begun) * 1e3, "total_ms": (ended - begun) * 1e3}
-    return spans | hashed.phases
+class _Deciding:
+    """A router's routing without its sockets."""
+
+    def __init__(self, hasher: PromptHasher) -> None:
+        self._index = InProcessIndex()
+        self._routing = routing_of(hasher, self._index)
+
+    async def decide(self, body: dict[str, Any]) -> Phases:
+        data = json.dumps(body).encode()
+        begun = time.perf_counter()
+        request = parse_request(CHAT_PATH, data, {})
+        parsed = time.perf_counter()
+        walk = self._routing.walk(request)
+        placement = await walk.place(frozenset())
+        ended = time.perf_counter()
+        assert walk.without is None and walk.hashed is not None
+        placement.release()
+        self._index.computed(placement.replica, walk.hashed)
+        spans = {"parse_ms": (parsed - begun) * 1e3, _TOTAL: (ended - begun) * 1e3}
+        return spans | {phase: walk.phases_ms[phase] for phase in _PHASES[1:]}
 
 
 async def _hash(hasher: PromptHasher, prompt: Any) -> HashedPrompt:
@@ -143,7 +158,7 @@ class _Conversations:
             role = "user" if len(messages) % 2 else "assistant"
             messages.append(_message(role, self._text(min(chars - written, 1_200))))
             written += len(messages[-1]["content"]) + 12
-        return {"model": "any", "messages": messages, "stream": True}
+        return {"model": MODEL, "messages": messages, "stream": True}
 
     def next_turn(self, body: dict[str, Any]) -> dict[str, Any]:
         turn = [_message("assistant", self._text(600)), _message("user", self._text(600))]
