@@ -14,7 +14,7 @@ Rules (reference, section 1):
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -35,6 +35,9 @@ class BlockStored(Struct, tag="BlockStored", gc=False, kw_only=False):
 
     ``extra_keys`` raw and empty means that the engine's version does not publish them.
     """
+
+    # Asking each event what it is costs a fifth of what ``isinstance`` does, where it says no.
+    kind: ClassVar[Literal["stored"]] = "stored"
 
     block_hashes: list[_Unsigned]
     parent_block_hash: _Unsigned | None
@@ -79,6 +82,8 @@ class BlockStored(Struct, tag="BlockStored", gc=False, kw_only=False):
 class BlockRemoved(Struct, tag="BlockRemoved", gc=False):
     """One physical copy of each hash is gone from one tier of one group."""
 
+    kind: ClassVar[Literal["removed"]] = "removed"
+
     block_hashes: list[_Unsigned]
     medium: str | None = None
     group_idx: int | None = None
@@ -88,6 +93,8 @@ class BlockRemoved(Struct, tag="BlockRemoved", gc=False):
 
 class AllBlocksCleared(Struct, tag="AllBlocksCleared", gc=False):
     """The engine's prefix cache was reset; says neither tier nor group."""
+
+    kind: ClassVar[Literal["cleared"]] = "cleared"
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared

@@ -174,12 +174,12 @@ class ReplicaState:
         checked, blocks, counters = False, self.blocks, self.counters
         copies_max = blocks.copies_max
         for event in batch.events:
-            if isinstance(event, BlockRemoved):
+            if event.kind == "removed":
                 if self.translator is not None:
                     self._translate_removed(event)
                 blocks.removed(event)
                 counters.removed += len(event.block_hashes)
-            elif isinstance(event, BlockStored):
+            elif event.kind == "stored":
                 if event.parent_block_hash is None and not checked and self._check_is_due(event):
                     checked = self._check_root(event)
                 if self.translator is not None:
@@ -232,7 +232,7 @@ class ReplicaState:
 
     def _check_is_due(self, event: BlockStored) -> bool:
         """Always before a proof, and for a root whose extra keys may prove their form."""
-        due = self.counters.batches >= self._next_check or not self.proof.schemes
+        due = self.counters.batches >= self._next_check or self.proof.base is None
         return due or (not self.proof.form_proven and event.has_extra_keys)
 
     def _check_root(self, event: BlockStored) -> bool:
