@@ -77,14 +77,12 @@ class BlockCounts:
         """Returns how many of them were not there."""
         counts, unknown = self.counts, 0
         for block_hash in hashes:
-            copies = counts.get(block_hash)
-            if copies is None:
-                unknown += 1
-            elif copies == 1:
-                # Not `del`: a Counter's is a Python method, three times as slow.
-                counts.pop(block_hash)
-            else:
+            # One look-up where it was the last copy, as nearly all are.
+            copies = counts.pop(block_hash, 0)
+            if copies > 1:
                 counts[block_hash] = copies - 1
+            elif not copies:
+                unknown += 1
         self.copies -= len(hashes) - unknown
         return unknown
 
@@ -135,8 +133,12 @@ class ReplicaBlocks:
             counts = self._counts_of(event) or self._open_tier(event)
         hashes = event.block_hashes
         if len(hashes) == 1:
+            # One look-up where the block is new, as nearly all are.
             held = counts.counts
-            held[hashes[0]] = held.get(hashes[0], 0) + 1
+            before = len(held)
+            held.setdefault(hashes[0], 1)
+            if len(held) == before:
+                held[hashes[0]] += 1
             counts.copies += 1
         else:
             counts.store(hashes)
@@ -159,11 +161,9 @@ class ReplicaBlocks:
                 return
             counts = known
         hashes = event.block_hashes
-        if len(hashes) == 1 and counts.counts.get(hashes[0]) == 1:
-            counts.counts.pop(hashes[0])
-            counts.copies -= 1
-        else:
-            self.removed_unknown += counts.remove(hashes)
+        unknown = counts.remove(hashes)
+        if unknown:
+            self.removed_unknown += unknown
         if self._touched is not None and counts is self.primary:
             self._touched.update(hashes)
 

@@ -162,8 +162,8 @@ MUTANTS = {
     "removal_clears_all_copies": Mutant(
         "a block leaves with its last copy, not before",
         "indexer.residency",
-        "            elif copies == 1:",
-        "            elif copies >= 1:",
+        "            if copies > 1:",
+        "            if copies > 1000:",
     ),
     "pool_fills_early": Mutant(
         "only copies that fill the pool complete a history",
