@@ -1,27 +1,25 @@
-"""A shell: the one thread that turns prompts into block hashes, and what the event loop awaits.
+"""A shell: prompts to block hashes, as the event loop awaits them.
 
 Rules it keeps:
 
 * The event loop hands a prompt over and awaits; rendering, tokenizing and hashing happen in one
-  thread for all pools, in slices of about a millisecond, between which the loop gets the lock.
-* A prompt that is not done by its deadline goes on without hashes, and is not worked on any more.
-  Nor is one whose client has gone.
-* Sessions take turns, slice by slice, so that a long prompt or a busy session delays the others by
-  little. What does not fit the queue is refused at once.
+  thread for all pools (``hashing_thread``).
+* A short prompt is done at once where the thread has nothing to do: handing it over would cost more
+  than the work.
+* A prompt that is not done by its deadline goes on without hashes. Nobody works on it any more, nor
+  on one whose client has gone.
 """
 
 import asyncio
 import os
-import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Sequence
-from itertools import count
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from proto.blockhash import EngineScheme, HashScheme, RequestKeys
+from proto.blockhash import HashScheme, RequestKeys
 from proto.contract import HashedPrefix
 from router.hashing import PrefixHashes
+from router.hashing_thread import HashingThread, Job, QueueFull, Slices
 from router.pool_tokenizer import PoolTokenizer, TokenizerError
 from router.prompts import ChatPrompt, OpaquePrompt, Prompt, TextPrompt, TokenPrompt
 from router.render import NotRendered
@@ -47,11 +45,11 @@ DEADLINE_S = 0.05
 DEADLINE_S_PER_CHAR = 0.001 / 4000
 # Some million tokens: no engine would take it, and a single call on it cannot be interrupted.
 TEXT_CHARS_MAX = 4_000_000
-JOBS_MAX = 256
-QUEUED_CHARS_MAX = 64_000_000
-_SLICE_S = 0.001
-# A sleep that really ends: sleep(0) tends to take the lock back before anybody wakes up.
-_GIVE_WAY_S = 0.00005
+# Some 500 tokens: 0.2 ms.
+AT_ONCE_CHARS_MAX = 2_000
+_AT_ONCE_MESSAGES_MAX = 16
+_COUNTED_KEYS = frozenset(("role", "content"))
+_UNCOUNTED_FIELDS = frozenset(("tools", "documents", "chat_template_kwargs"))
 
 
 class NotTokenized(Exception):
@@ -73,120 +71,21 @@ class HashedPrompt(NamedTuple):
     phases: dict[str, float]
 
 
-Slices = Generator[None, None, HashedPrompt]
-
-
-class Job:
-    """One prompt's work. ``settle`` is called in the thread, once, with a result or an error."""
-
-    def __init__(
-        self,
-        work: Slices,
-        deadline_s: float,
-        chars: int,
-        settle: Callable[[HashedPrompt | Exception], None],
-    ) -> None:
-        self.work, self.deadline_s, self.chars, self.settle = work, deadline_s, chars, settle
-        self.given_up = False
-
-    def advance(self) -> bool:
-        """One slice of work; True when there is nothing left to do. ``deadline_s``: monotonic."""
-        until = time.monotonic() + _SLICE_S
-        try:
-            while not self.given_up:
-                next(self.work)
-                now = time.monotonic()
-                if now >= self.deadline_s:
-                    break
-                if now >= until:
-                    return False
-            # Whoever waits for it has stopped waiting.
-            self.work.close()
-        except StopIteration as stop:
-            self.settle(stop.value)
-        # A foreign library raises what it likes, and the thread has to live.
-        except Exception as error:
-            self.settle(error)
-        return True
-
-
-class HashingThread:
-    """Advances jobs, one slice each, session by session; a session's own jobs in their order."""
-
-    def __init__(self, jobs_max: int = JOBS_MAX, chars_max: int = QUEUED_CHARS_MAX) -> None:
-        # What the first long prompt would have to wait for: tables and imports.
-        EngineScheme("sha256_cbor", "0", 16).block_hashes(range(1024))
-        self._jobs_max, self._chars_max = jobs_max, chars_max
-        self._sessions: OrderedDict[str | int, deque[Job]] = OrderedDict()
-        self._jobs = self._chars = 0
-        self._lock = threading.Condition()
-        self._closed = False
-        self._numbers = count()
-        self._thread = threading.Thread(target=self._run, name="hashing", daemon=True)
-        self._thread.start()
-
-    def __len__(self) -> int:
-        """Jobs that are queued or in work."""
-        return self._jobs
-
-    def submit(self, job: Job, session: str | None) -> None:
-        """Raises NotTokenized("busy"). A job without a session is a session of its own."""
-        with self._lock:
-            if (
-                self._closed
-                or self._jobs >= self._jobs_max
-                or self._chars + job.chars > self._chars_max
-            ):
-                raise NotTokenized("busy")
-            self._jobs += 1
-            self._chars += job.chars
-            key = next(self._numbers) if session is None else session
-            self._sessions.setdefault(key, deque()).append(job)
-            self._lock.notify()
-
-    def close(self) -> None:
-        """Stops after the slice in work; what is queued is not done."""
-        with self._lock:
-            self._closed = True
-            self._lock.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (turn := self._next()) is not None:
-            key, job = turn
-            if job.advance():
-                self._finished(key, job)
-            time.sleep(_GIVE_WAY_S)
-
-    def _next(self) -> tuple[str | int, Job] | None:
-        with self._lock:
-            while not self._sessions and not self._closed:
-                self._lock.wait()
-            if self._closed:
-                return None
-            key, jobs = next(iter(self._sessions.items()))
-            self._sessions.move_to_end(key)
-            return key, jobs[0]
-
-    def _finished(self, key: str | int, job: Job) -> None:
-        with self._lock:
-            self._jobs -= 1
-            self._chars -= job.chars
-            jobs = self._sessions[key]
-            jobs.popleft()
-            if not jobs:
-                del self._sessions[key]
-
-
 class PromptHasher:
     """A pool's prompts to block hashes. ``hashes`` is its cache of earlier prompts."""
 
     def __init__(
-        self, tokenizer: PoolTokenizer, thread: HashingThread, *, patience_s: float = DEADLINE_S
+        self,
+        tokenizer: PoolTokenizer,
+        thread: HashingThread,
+        *,
+        patience_s: float = DEADLINE_S,
+        at_once_chars_max: int = AT_ONCE_CHARS_MAX,
     ) -> None:
         """``patience_s``: how late a prompt may be, beside the time its length is given."""
         self.tokenizer, self.hashes = tokenizer, PrefixHashes()
         self._thread, self._patience_s = thread, patience_s
+        self._at_once_chars_max = at_once_chars_max
 
     async def hash(
         self,
@@ -201,6 +100,10 @@ class PromptHasher:
         chars = _chars(prompt)
         if chars > TEXT_CHARS_MAX:
             raise NotTokenized("too_long")
+        work = self._work(prompt, schemes, variants, time.perf_counter())
+        # Only this thread submits jobs, so one without a job touches nothing that is used here.
+        if chars <= self._at_once_chars_max and _is_plain(prompt) and not len(self._thread):
+            return _done(work)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[HashedPrompt] = loop.create_future()
         wait_s = self._patience_s + chars * DEADLINE_S_PER_CHAR
@@ -211,9 +114,11 @@ class PromptHasher:
             except RuntimeError:
                 pass  # The loop is closed: nobody waits.
 
-        work = self._work(prompt, schemes, variants, time.perf_counter())
         job = Job(work, time.monotonic() + wait_s, chars, settle)
-        self._thread.submit(job, session)
+        try:
+            self._thread.submit(job, session)
+        except QueueFull:
+            raise NotTokenized("busy") from None
         late = loop.call_later(wait_s, _settle, done, NotTokenized("deadline"))
         try:
             return await done
@@ -261,12 +166,41 @@ def _settle(done: "asyncio.Future[HashedPrompt]", outcome: HashedPrompt | Except
         return
     if isinstance(outcome, HashedPrompt):
         done.set_result(outcome)
-    elif isinstance(outcome, NotTokenized):
-        done.set_exception(outcome)
-    elif isinstance(outcome, NotRendered):
-        done.set_exception(NotTokenized("opaque", str(outcome)))
     else:
-        done.set_exception(NotTokenized("error", repr(outcome)))
+        done.set_exception(_translated(outcome))
+
+
+def _translated(error: Exception) -> NotTokenized:
+    if isinstance(error, NotTokenized):
+        return error
+    if isinstance(error, NotRendered):
+        return NotTokenized("opaque", str(error))
+    return NotTokenized("error", repr(error))
+
+
+def _done(work: Slices) -> HashedPrompt:
+    """All of it, here and now. Raises NotTokenized."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as stop:
+        hashed: HashedPrompt = stop.value
+        return hashed
+    # As in the thread: a foreign library raises what it likes.
+    except Exception as error:
+        raise _translated(error) from error
+
+
+def _is_plain(prompt: ChatPrompt | TextPrompt | TokenPrompt) -> bool:
+    """Whether all of the prompt's text is counted by ``_chars``."""
+    if not isinstance(prompt, ChatPrompt):
+        return True
+    if prompt.body.keys() & _UNCOUNTED_FIELDS:
+        return False
+    messages = prompt.body["messages"]
+    return len(messages) <= _AT_ONCE_MESSAGES_MAX and all(
+        message.keys() <= _COUNTED_KEYS for message in messages
+    )
 
 
 def _chars(prompt: ChatPrompt | TextPrompt | TokenPrompt) -> int:

@@ -60,7 +60,9 @@ async def thread() -> AsyncIterator[HashingThread]:
 
 
 def hasher(thread: HashingThread, tokenizer: PoolTokenizer | None = None) -> PromptHasher:
-    return PromptHasher(tokenizer or pool_tokenizer(), thread, patience_s=PATIENT_S)
+    return PromptHasher(
+        tokenizer or pool_tokenizer(), thread, patience_s=PATIENT_S, at_once_chars_max=0
+    )
 
 
 async def quiet(thread: HashingThread) -> None:
@@ -152,7 +154,7 @@ async def test_a_late_prompt_goes_on_without_hashes_and_is_not_worked_on(
 ) -> None:
     """What was in the tokenizer may finish there; nothing is hashed of it any more."""
     gate = Gate()
-    late = PromptHasher(pool_tokenizer(gate.encode), thread, patience_s=0.02)
+    late = PromptHasher(pool_tokenizer(gate.encode), thread, patience_s=0.02, at_once_chars_max=0)
     assert await reason_of(late, TextPrompt("abcd" * 10)) == "deadline"
     gate.opened.set()
     await quiet(thread)
@@ -167,7 +169,7 @@ async def test_a_prompt_that_is_late_in_the_queue_is_never_begun(thread: Hashing
         hasher(thread, tokenizer).hash(TextPrompt("first"), [SCHEME], [NO_KEYS])
     )
     await asyncio.to_thread(gate.entered.wait)
-    late = PromptHasher(tokenizer, thread, patience_s=0.01)
+    late = PromptHasher(tokenizer, thread, patience_s=0.01, at_once_chars_max=0)
     assert await reason_of(late, TextPrompt("late")) == "deadline"
     gate.opened.set()
     await first
@@ -277,3 +279,58 @@ async def test_a_loop_that_is_gone_is_no_harm_to_the_thread(thread: HashingThrea
     await quiet(thread)
     hashed = await made.hash(TextPrompt("abcd"), [SCHEME], [NO_KEYS])
     assert len(hashed.prefixes) == 1
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_short_prompt_is_done_at_once_only_where_the_thread_is_idle(
+    thread: HashingThread, busy: bool
+) -> None:
+    """What the thread uses nobody else touches meanwhile; the result is the same both ways."""
+    gate, used = Gate(), list[int]()
+
+    def encode(text: str, add_special_tokens: bool) -> "array[int]":
+        if text == "short":
+            used.append(threading.get_ident())
+        return (
+            gate.encode(text, add_special_tokens) if text == "x" * 5_000 else letters(text, False)
+        )
+
+    made = PromptHasher(pool_tokenizer(encode), thread, patience_s=PATIENT_S)
+    tasks = []
+    if busy:
+        tasks.append(asyncio.create_task(made.hash(TextPrompt("x" * 5_000), [SCHEME], [NO_KEYS])))
+        await asyncio.to_thread(gate.entered.wait, PATIENT_S)
+    tasks.append(asyncio.create_task(made.hash(TextPrompt("short"), [SCHEME], [NO_KEYS])))
+    await asyncio.sleep(0)
+    gate.opened.set()
+    hashed = (await asyncio.gather(*tasks))[-1]
+    assert list(hashed.prefixes[0].block_hashes) == SCHEME.block_hashes(letters("short", False))
+    assert (used == [threading.get_ident()]) is not busy
+
+
+async def test_an_error_of_a_short_prompt_is_a_reason_too(thread: HashingThread) -> None:
+    """A foreign library raises what it likes, in whichever thread."""
+
+    def fail(text: str, add_special_tokens: bool) -> "array[int]":
+        if text:
+            raise RuntimeError("no")
+        return letters(text, False)
+
+    made = PromptHasher(pool_tokenizer(fail), thread)
+    assert await reason_of(made, TextPrompt("short")) == "error"
+
+
+async def test_a_prompt_with_tools_is_never_done_at_once(thread: HashingThread) -> None:
+    """Its length is not known before it is rendered."""
+    rendered = list[int]()
+
+    def render(messages: Any, *_: Any) -> str:
+        rendered.append(threading.get_ident())
+        return "x"
+
+    made = PromptHasher(pool_tokenizer(render=render), thread, patience_s=PATIENT_S)
+    messages = [{"role": "user", "content": "hi"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    await made.hash(ChatPrompt({"messages": messages, "tools": tools}), [SCHEME], [NO_KEYS])
+    await made.hash(ChatPrompt({"messages": messages}), [SCHEME], [NO_KEYS])
+    assert rendered[0] != threading.get_ident() == rendered[1]
