@@ -10,13 +10,11 @@ the same code runs on ZMQ and in a simulated world. Rules (design, decision 7):
   connection is shows with its first frame; until then its replay endpoint is asked. Two live
   connections with the same topic and rank are refused: both are ignored, the index is cleared, and
   the evidence says so until one of them is gone.
-* One replay at a time per engine, and a few in all: a replay stalls the engine's own publishing.
 * What streams decide is queued and done one item at a time, so the shell can stop after any.
 """
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from indexer.arrivals import (
@@ -33,68 +31,31 @@ from indexer.arrivals import (
 )
 from indexer.events import peek_rank
 from indexer.evidence import Evidence
-from indexer.index import MemoryIndex, PoolName, ReplicaId
+from indexer.index import MemoryIndex, ReplicaId
+from indexer.link import RECONNECT_S_MAX, RECONNECT_S_MIN, Link, RankSource
+from indexer.replay_queue import REPLAYS_MAX, ReplayQueue, ReplayTransport
 from indexer.replica import ReplicaState
 from indexer.stream import ReplicaStream
 from indexer.stream_outputs import (
     Apply,
     CancelReplay,
     Clear,
-    LastBatch,
     Output,
     Reconnect,
     RequestReplay,
 )
 
-REPLAYS_MAX = 4
-RECONNECT_S_MIN = 0.2
-RECONNECT_S_MAX = 5.0
+__all__ = ["Hub", "Link", "RankSource", "Transport"]
+
 # Topics that no replica is configured for, remembered so that each is reported once.
 STRANGERS_MAX = 100
 
 
-class Transport(Protocol):
+class Transport(ReplayTransport, Protocol):
     """What the hub asks of the world; the subscriber, or a simulation."""
 
     def connect(self, endpoint: str) -> ConnectionId: ...
     def close(self, connection: ConnectionId) -> None: ...
-    def replay(self, endpoint: str, start_seq: int) -> ReplayId: ...
-    def cancel_replay(self, replay: ReplayId) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RankSource:
-    """Where one rank's events come from. ``endpoint`` None: the engine connects to us.
-
-    ``url``: root of the engine's HTTP server, for whoever sends requests there.
-    """
-
-    replica_id: ReplicaId
-    pool: PoolName
-    engine: str
-    rank: int = 0
-    endpoint: str | None = None
-    replay_endpoint: str | None = None
-    topic: bytes = b""
-    blocks: int | None = None
-    url: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class Link:
-    """One rank and its present connection."""
-
-    source: RankSource
-    state: ReplicaState
-    stream: ReplicaStream | None = None
-    connection: ConnectionId | None = None
-    last: LastBatch | None = None
-    reconnect_at: float = 0.0
-    backoff_s: float = RECONNECT_S_MIN
-    wanted: RequestReplay | None = None
-    replay: tuple[ReplayId, int] | None = None
-    claimants: set[ConnectionId] = field(default_factory=set)
-    malformed_frames: int = 0
 
 
 class Hub:
@@ -113,13 +74,12 @@ class Hub:
         self.strangers: set[tuple[bytes, int]] = set()
         self._transport = transport
         self._seeds = seeds
-        self._replays_max = replays_max
         self._track_changes = track_changes
         self._work: deque[tuple[Link, Apply | Clear]] = deque()
         self._dialed: dict[ConnectionId, Link] = {}
         self._accepted: dict[ConnectionId, set[Link]] = {}
         self._by_topic: dict[tuple[bytes, int], Link] = {}
-        self._replays: dict[ReplayId, Link] = {}
+        self._replays = ReplayQueue(transport, self.links, replays_max)
 
     def __repr__(self) -> str:
         return f"<Hub {len(self.links)} ranks, {len(self._work)} to do>"
@@ -154,7 +114,7 @@ class Hub:
         link = self.links.pop(replica_id)
         self.index.remove(replica_id, link.source.pool)
         self._by_topic.pop((link.source.topic, link.source.rank), None)
-        self._drop_replay(link)
+        self._replays.drop(link)
         for links in self._accepted.values():
             links.discard(link)
         if link.connection in self._dialed:
@@ -174,10 +134,10 @@ class Hub:
             case FrameReceived():
                 self._frame(arrival, now)
             case ReplayBatchReceived(replay, seq, payload):
-                link = self._replays.get(replay)
-                if link is not None and link.stream is not None and link.replay is not None:
-                    request = link.replay[1]
-                    self._do(link, link.stream.replay_batch(request, seq, payload, now), now)
+                found = self._replays.running(replay)
+                if found is not None and found[0].stream is not None:
+                    link, request = found
+                    self._do(link, found[0].stream.replay_batch(request, seq, payload, now), now)
             case ReplayEnded(replay) | ReplayStopped(replay):
                 self._replay_over(replay, isinstance(arrival, ReplayEnded), now)
             case ConnectionOpened(connection, None):
@@ -202,7 +162,7 @@ class Hub:
                     self._ask_again(link, now)
                 else:
                     self._do(link, link.stream.tick(now), now)
-        self._start_replays()
+        self._replays.start()
 
     def step(self) -> bool:
         """Does one queued thing; False when there is none."""
@@ -264,7 +224,7 @@ class Hub:
         if link.stream is not None:
             link.last = link.stream.last
         link.stream = link.connection = None
-        self._drop_replay(link)
+        self._replays.drop(link)
 
     # Frames.
 
@@ -329,10 +289,9 @@ class Hub:
                 case Apply() | Clear():
                     self._work.append((link, output))
                 case RequestReplay():
-                    link.wanted = output
-                    self._start_replays()
+                    self._replays.ask(link, output)
                 case CancelReplay():
-                    self._drop_replay(link)
+                    self._replays.drop(link)
                 case Reconnect():
                     self._reconnect(link, now)
 
@@ -353,36 +312,11 @@ class Hub:
             # Somebody else's connection cannot be closed from here; its next stream starts over.
             self._begin(link, connection, now)
 
-    # Replays.
-
-    def _start_replays(self) -> None:
-        busy = {link.source.engine for link in self._replays.values()}
-        for link in self.links.values():
-            if len(self._replays) >= self._replays_max:
-                return
-            endpoint = link.source.replay_endpoint
-            if link.wanted is None or endpoint is None or link.source.engine in busy:
-                continue
-            replay = self._transport.replay(endpoint, link.wanted.start_seq)
-            link.replay = (replay, link.wanted.request)
-            link.wanted = None
-            self._replays[replay] = link
-            busy.add(link.source.engine)
-
     def _replay_over(self, replay: ReplayId, ended: bool, now: float) -> None:
-        link = self._replays.pop(replay, None)
-        if link is None or link.replay is None:
-            return
-        request, link.replay = link.replay[1], None
-        stream = link.stream
-        if stream is not None:
-            over = stream.replay_ended if ended else stream.replay_stopped
-            self._do(link, over(request, now), now)
-        self._start_replays()
-
-    def _drop_replay(self, link: Link) -> None:
-        link.wanted = None
-        if link.replay is not None:
-            self._replays.pop(link.replay[0], None)
-            self._transport.cancel_replay(link.replay[0])
-            link.replay = None
+        over = self._replays.over(replay)
+        if over is not None:
+            link, request = over
+            if link.stream is not None:
+                tell = link.stream.replay_ended if ended else link.stream.replay_stopped
+                self._do(link, tell(request, now), now)
+            self._replays.start()

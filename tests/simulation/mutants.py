@@ -119,8 +119,8 @@ MUTANTS = {
     ),
     "replays_unlimited": Mutant(
         "one replay at a time per engine, a few in all",
-        HUB,
-        "if len(self._replays) >= self._replays_max:",
+        "indexer.replay_queue",
+        "if len(self._running) >= self._replays_max:",
         "if False:",
     ),
     "malformed_ignored": Mutant(
