@@ -167,7 +167,7 @@ class IndexerApp:
                     _log.info(
                         "evidence_changed",
                         replica=link.source.replica_id,
-                        level=evidence.level,
+                        evidence=evidence.level,
                         reasons=list(evidence.reasons),
                     )
             stats = self.pump.subscriber.stats

@@ -119,8 +119,6 @@ def _add_inspect(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
 
 def run_indexer(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. What is wrong with the configuration stops it before it runs."""
-    # gRPC's own lines beside a refusal of ours say the same less clearly.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported here: an event loop and its servers are nothing that `events inspect` needs.
     import uvloop
 

@@ -33,6 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     if foreign:
         print(f"pointsman: {foreign}", file=sys.stderr)
         return 2
+    # gRPC's own lines beside a refusal of ours say the same less clearly.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     parser = _parser()
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):

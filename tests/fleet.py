@@ -2,20 +2,13 @@
 
 import json
 import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.ports import free_port_pair
-
-MAIN = (sys.executable, "-m", "router.main")
-ROOT = Path(__file__).parent.parent
-WAIT_S = 30.0
+from tests.processes import MAIN, ROOT, call, until
 
 
 @contextmanager
@@ -27,25 +20,6 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield made
         finally:
             made.kill()
-
-
-def call(url: str, body: dict[str, Any] | None = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data), timeout=WAIT_S) as response:
-        return json.load(response)
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            value = condition()
-        except (urllib.error.URLError, ConnectionError):
-            value = None
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"not within {WAIT_S} s: {what}")
 
 
 class Fleet:

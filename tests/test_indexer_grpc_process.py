@@ -14,7 +14,8 @@ from proto import indexer_pb2 as pb
 from proto.contract import HashedPrefix, IndexerUnavailable
 from proto.indexer_pb2_grpc import IndexerStub
 from router.indexer_client import GrpcIndexer
-from tests.fleet import MAIN, ROOT, WAIT_S, Fleet, process, until
+from tests.fleet import Fleet, process
+from tests.processes import MAIN, ROOT, WAIT_S, until
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet import MAIN, ROOT, WAIT_S, Fleet, call, process, until
+from tests.fleet import Fleet, process
+from tests.processes import MAIN, ROOT, WAIT_S, call, until
 
 
 @pytest.mark.parametrize("dial_in", [False, True])
