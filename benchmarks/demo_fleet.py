@@ -1,0 +1,75 @@
+"""What the demo runs: how its replicas and its router are configured, and how they say they run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.data import TOKENIZER_DIRECTORY
+
+MODEL = "demo"
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """``blocks`` are each replica's; ``speedup`` is of the simulated engines."""
+
+    replicas: int = 3
+    agents: int = 12
+    turns: int = 10
+    seed: int = 1
+    blocks: int = 2_800
+    cost_model: str = "qwen3-32b-h100-fp8"
+    speedup: float = 1.5
+
+
+def sim_arguments(settings: DemoSettings) -> list[str]:
+    """`pointsman` with these runs one replica, on ports that the kernel chooses."""
+    flags: dict[str, object] = {
+        "--port": 0,
+        "--event-port": 0,
+        "--replay-port": 0,
+        "--model": MODEL,
+        "--blocks": settings.blocks,
+        "--block-size": BLOCK_SIZE,
+        "--cost-model": settings.cost_model,
+        "--speedup": settings.speedup,
+    }
+    return ["sim", *(str(word) for flag in flags.items() for word in flag)]
+
+
+def router_config(policy: str, urls: Sequence[str]) -> str:
+    """The file of `pointsman serve`, with everything that has a port on one of the kernel's."""
+    sections = [
+        f'[router]\nlisten = "127.0.0.1:0"\npolicy = "{policy}"',
+        '[http]\nlisten = "127.0.0.1:0"',
+        '[grpc]\nlisten = "127.0.0.1:0"',
+        f"[pools.default]\ntokenizer = {json.dumps(str(TOKENIZER_DIRECTORY))}",
+    ]
+    for number, url in enumerate(urls, 1):
+        sections.append(f'[[replicas]]\nname = "replica-{number}"\nurl = "{url}"')
+    return "\n\n".join(sections) + "\n"
+
+
+def sim_url(line: str) -> str | None:
+    """Where a replica that has just printed this listens; None for other lines."""
+    said = _json(line).get("url")
+    return said if isinstance(said, str) else None
+
+
+def router_url(line: str) -> str | None:
+    """The same of a router, which logs."""
+    said = _json(line)
+    if said.get("event") != "router_started":
+        return None
+    host, port = said["listen"]
+    return f"http://{host}:{port}"
+
+
+def _json(line: str) -> dict[str, Any]:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
