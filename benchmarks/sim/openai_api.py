@@ -9,7 +9,6 @@ Rules it keeps:
 """
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -255,6 +254,4 @@ async def _suffer(request: web.Request, fault: StreamFault) -> None:
 
 
 def _events(pieces: list[dict[str, Any]]) -> bytes:
-    return b"".join(
-        b"data: " + json.dumps(piece, ensure_ascii=False).encode() + b"\n\n" for piece in pieces
-    )
+    return b"".join(b"data: " + msgspec.json.encode(piece) + b"\n\n" for piece in pieces)

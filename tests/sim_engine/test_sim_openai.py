@@ -246,5 +246,5 @@ async def test_sleep_ends_streams_with_an_error():
             await replica.until(lambda: replica.engine.running == 2)
             async with replica.session.post(replica.url + "/sleep"):
                 rest = await response.text()
-        assert '{"error": ' in rest and rest.endswith("data: [DONE]\n\n")
+        assert '{"error":' in rest and rest.endswith("data: [DONE]\n\n")
         assert (await whole)["error"]["code"] == 500
