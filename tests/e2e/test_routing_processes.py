@@ -274,6 +274,22 @@ def test_data_parallel_ranks_are_pinned_by_header(tmp_path: Path) -> None:
             assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
 
 
+def test_an_adapters_prompts_are_hashed_with_its_name_and_path(tmp_path: Path) -> None:
+    """They are predicted exactly, and never taken for the base model's."""
+    with services(tmp_path, sim_flags=("--lora", "sql=/adapters/sql")) as fleet:
+        models = {model["id"] for model in call(f"{fleet.url}/v1/models")["data"]}
+        assert models == {"sim", "sql"}
+        text = long_text("adapter")
+        fleet.chat(text)
+        fleet.caught_up()
+        assert fleet.chat(text, model="sql").headers["x-pointsman-matched-blocks"] == "0"
+        fleet.caught_up()
+        again = fleet.chat(text, model="sql")
+        assert int(again.headers["x-pointsman-matched-blocks"]) > 0
+        last = fleet.requests_after(0, 3)[2]
+        assert last["predicted_cached_tokens"] == last["cached_tokens"] > 0
+
+
 def test_both_services_in_one_process_and_a_clean_stop(tmp_path: Path) -> None:
     """`pointsman serve`: the same, without a network between the two; SIGTERM ends it with 0."""
     with services(tmp_path, together=True) as fleet:
