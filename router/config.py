@@ -23,14 +23,17 @@ class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``tokenize_s_max`` is beside 1 ms per 1,000 tokens, which a prompt's length is given.
     ``spread_factor`` and ``spread_min`` bound a replica's share of what is in flight: so many times
-    the mean, and never less than so many requests.
+    the mean, and never less than so many requests. ``work_factor`` bounds its share of recent work,
+    for prompts of which nobody holds ``settled_ratio``.
     """
 
     listen: str = "127.0.0.1:8080"
     indexer: str = "127.0.0.1:50051"
     policy: str = "prefix"
     ratio_min: _Share = 0.1
+    settled_ratio: _Share = 0.8
     tie_tolerance: _Share = 0.01
+    work_factor: Annotated[float, Meta(ge=1, le=1000)] = 1.25
     spread_factor: Annotated[float, Meta(ge=1, le=1000)] = 1.5
     spread_min: _Count = 16
     inflight_max: _Count = 256
@@ -46,7 +49,12 @@ class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def policy_settings(self) -> PolicySettings:
         return PolicySettings(
-            self.ratio_min, self.tie_tolerance, self.spread_factor, self.spread_min
+            ratio_min=self.ratio_min,
+            settled_ratio=self.settled_ratio,
+            tie_tolerance=self.tie_tolerance,
+            work_factor=self.work_factor,
+            spread_factor=self.spread_factor,
+            spread_min=self.spread_min,
         )
 
 

@@ -62,16 +62,18 @@ class _Known:
 
     view: ReplicaView | None
     scheme_ids: tuple[str, ...]
+    capacity_blocks: int
     unused_share: float
 
     @classmethod
     def of(cls, view: ReplicaView) -> "_Known":
         ids = () if view.evidence == FALLBACK else tuple(scheme.id for scheme in view.schemes)
         capacity = view.capacity_blocks
-        return cls(view, ids, max(0.0, 1 - view.blocks / capacity) if capacity else 0.0)
+        unused = max(0.0, 1 - view.blocks / capacity) if capacity else 0.0
+        return cls(view, ids, capacity, unused)
 
 
-_NOTHING_KNOWN = _Known(None, (), 0.0)
+_NOTHING_KNOWN = _Known(None, (), 0, 0.0)
 
 
 @dataclass(slots=True)
@@ -139,6 +141,7 @@ class Fleet:
             total,
             hashed.block_sizes[scheme_id],
             hashed.prompt_tokens,
+            known.capacity_blocks * hashed.block_sizes[scheme_id],
             known.unused_share,
         )
 
@@ -162,9 +165,9 @@ class Fleet:
             return lease, []
         prefixes = hashed.by_scheme[scheme_id]
         if not known.scheme_ids:
-            capacity = known.view.capacity_blocks if known.view is not None else 0
+            capacity_blocks = known.capacity_blocks
             return lease, [
-                self.optimistic.book_without_events(chosen.replica, p.block_hashes, capacity)
+                self.optimistic.book_without_events(chosen.replica, p.block_hashes, capacity_blocks)
                 for p in prefixes
             ]
         return lease, [

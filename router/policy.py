@@ -10,6 +10,10 @@ Rules every policy keeps:
   hot prefix spreads without leaving the rule "highest ratio subject to in-flight limits": when the
   holders of the prefix have their share, the next request goes to the best of the others, computes
   the uncached remainder there once, and from then on that replica is a holder too.
+* The prefix policy bounds recent work in the same way, for prompts of which nobody holds most: a
+  first prompt that shares its system text goes past a replica that has had ``work_factor`` times
+  the mean of recent work. Without it every conversation would begin where the first one did, and
+  one cache would have to hold them all while the others stay empty.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +27,9 @@ from msgspec import Struct
 
 from router.load import Load
 
+# Recent work that no cache minds is no reason to pass a replica over.
+_WORK_TOKENS_MIN = 4096
+_WORK_CAPACITY_SHARE_MIN = 0.1
 # Steps in which capacity that was never used is compared: coarse, since it is known with a delay.
 _UNUSED_STEPS = 16
 
@@ -37,7 +44,10 @@ class Ask:
 
 
 class Candidate(Struct, frozen=True):
-    """One replica that can serve the request. Blocks are of this replica's block size."""
+    """One replica that can serve the request. Blocks are of this replica's block size.
+
+    ``capacity_tokens`` 0: not known.
+    """
 
     replica: str
     load: Load
@@ -45,6 +55,7 @@ class Candidate(Struct, frozen=True):
     prompt_blocks: int = 0
     block_size: int = 16
     prompt_tokens: int = 0
+    capacity_tokens: int = 0
     unused_share: float = 0.0
 
     @property
@@ -76,10 +87,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """``ratio_min``, ``tie_tolerance``: shares of the prompt's blocks."""
+    """``ratio_min``, ``settled_ratio``, ``tie_tolerance``: shares of the prompt's blocks."""
 
     ratio_min: float = 0.1
+    settled_ratio: float = 0.8
     tie_tolerance: float = 0.01
+    work_factor: float = 1.25
     spread_factor: float = 1.5
     spread_min: int = 16
 
@@ -100,29 +113,26 @@ class PrefixPolicy:
         settings, within = self.settings, _within_share(ask, candidates, self.settings)
         if not within:
             return None
-        ratios = [candidate.ratio for candidate in within]
-        best = max(ratios)
-        if best < settings.ratio_min:
-            return self._cold(ask, candidates, within)
-        least = best - settings.tie_tolerance
-        ties = [c for c, ratio in zip(within, ratios, strict=True) if ratio >= least]
-        chosen = min(ties, key=_by_load(ask)) if len(ties) > 1 else ties[0]
-        if (
-            len(within) < len(candidates)
-            and _best_ratio(candidates) > best + settings.tie_tolerance
-        ):
-            reason = "spread"
-        else:
-            reason = "prefix" if len(ties) == 1 else "tie"
-        return _decision(chosen, reason, candidates)
-
-    def _cold(self, ask: Ask, candidates: Sequence[Candidate], within: list[Candidate]) -> Decision:
-        """Nobody holds enough to matter. What could not even be looked up follows its session."""
-        if _best_ratio(candidates) >= self.settings.ratio_min:
-            return _decision(min(within, key=_by_load(ask)), "spread", candidates)
+        reason, best = "spread", _best_ratio(within)
+        if settings.ratio_min <= best < settings.settled_ratio:
+            within = _within_work(within, candidates, settings.work_factor)
+            reason = reason if _best_ratio(within) == best else "balance"
+            best = _best_ratio(within)
+        if _best_ratio(candidates) > max(best, settings.ratio_min) + settings.tie_tolerance:
+            return _decision(self._best(ask, within, best)[0], reason, candidates)
+        if best >= settings.ratio_min:
+            chosen, ties = self._best(ask, within, best)
+            return _decision(chosen, "prefix" if ties == 1 else "tie", candidates)
         if ask.has_session and not any(candidate.prompt_blocks for candidate in candidates):
+            # It could not even be looked up.
             return _decision(max(within, key=_rendezvous(ask)), "session", candidates)
         return _decision(min(within, key=_by_load(ask)), "cold", candidates)
+
+    def _best(self, ask: Ask, within: Sequence[Candidate], best: float) -> tuple[Candidate, int]:
+        """The least loaded of those that hold the most, and how many they are."""
+        least = best - self.settings.tie_tolerance if best >= self.settings.ratio_min else 0.0
+        ties = [candidate for candidate in within if candidate.ratio >= least]
+        return (ties[0] if len(ties) == 1 else min(ties, key=_by_load(ask))), len(ties)
 
 
 class StickyPolicy:
@@ -196,6 +206,19 @@ def _within_share(
     share = max(settings.spread_min, ceil(settings.spread_factor * total / len(candidates)))
     within = [c for c in with_room if c.load.inflight + ask.requests <= share]
     return within or with_room
+
+
+def _within_work(
+    within: list[Candidate], candidates: Sequence[Candidate], work_factor: float
+) -> list[Candidate]:
+    """Those that have not had more than their share of recent work; all, where that leaves none."""
+    mean = sum(candidate.load.recent_tokens for candidate in candidates) / len(candidates)
+
+    def has_room(candidate: Candidate) -> bool:
+        spare = max(_WORK_TOKENS_MIN, _WORK_CAPACITY_SHARE_MIN * candidate.capacity_tokens)
+        return candidate.load.recent_tokens <= max(spare, work_factor * mean)
+
+    return [candidate for candidate in within if has_room(candidate)] or within
 
 
 def _by_load(ask: Ask) -> Callable[[Candidate], tuple[float, ...]]:

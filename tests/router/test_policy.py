@@ -96,6 +96,24 @@ def test_a_replica_beyond_its_share_is_passed_over_while_another_can_be_had() ->
     assert picked(policy(), [candidate("a", 95, Load(inflight=40)), *busier])[0] == "a"
 
 
+def test_a_prompt_that_nobody_holds_most_of_passes_over_who_has_worked_more() -> None:
+    """One and a quarter times the mean of recent work; a prompt that is held for the most stays."""
+    worked = Load(recent_tokens=50_000.0)
+    others = [candidate("b", 0), candidate("c", 20), candidate("d", 0)]
+    assert picked(policy(), [candidate("a", 70, worked), *others]) == ("c", "balance")
+    assert picked(policy(), [candidate("a", 80, worked), *others]) == ("a", "prefix")
+    all_worked = [candidate(name, 0, worked) for name in "bcd"]
+    assert picked(policy(), [candidate("a", 70, worked), *all_worked]) == ("a", "prefix")
+
+
+def test_work_that_no_cache_minds_moves_nobody() -> None:
+    """On a quiet fleet the highest ratio is all that counts."""
+    worked = Load(recent_tokens=4_000.0)
+    assert picked(policy(), [candidate("a", 70, worked), candidate("b", 0)])[0] == "a"
+    large = changed(candidate("a", 70, Load(recent_tokens=20_000.0)), capacity_tokens=300_000)
+    assert picked(policy(), [large, candidate("b", 0)])[0] == "a"
+
+
 def test_spread_goes_to_the_next_best_holder() -> None:
     """A hot prefix is computed anew only where no other holder has room."""
     hot, second = candidate("a", 95, Load(inflight=40)), candidate("b", 80, Load(inflight=2))
@@ -141,11 +159,14 @@ def test_a_decision_is_always_one_with_room(name: str) -> None:
         candidates = [
             Candidate(
                 f"r{number}",
-                Load(rng.choice((0, 3, 200, 255, 256)), 256, rng.randrange(9_999), rng.random()),
+                Load(
+                    rng.choice((0, 3, 200, 255, 256)), 256, rng.randrange(9_999), rng.random() * 1e5
+                ),
                 rng.randrange(101),
                 rng.choice((0, 100)),
                 16,
                 1_600,
+                rng.choice((0, 100_000)),
                 rng.random(),
             )
             for number in range(rng.randrange(1, 9))

@@ -35,6 +35,7 @@ class Answer:
     predicted_tokens: int
     lease: Lease
     asked_ms: float
+    done: Callable[[], None] = lambda: None
     cached_tokens: int = 0
     first_token_ms: float | None = None
 
@@ -70,13 +71,24 @@ class VirtualFleet:
     def ask_at(self, when_ms: float, token_ids: Sequence[int], output_tokens: int) -> None:
         self.at(when_ms, lambda: self.ask(token_ids, output_tokens))
 
+    @property
+    def hit_rate(self) -> float:
+        """Cached tokens of all prompt tokens, as the engines report them."""
+        cached = sum(answer.cached_tokens for answer in self.answers)
+        return cached / sum(answer.prompt_tokens for answer in self.answers)
+
     def run(self) -> None:
         """Until nothing is left to happen."""
         while self._events:
             self.now_ms, _, what = heapq.heappop(self._events)
             what()
 
-    def ask(self, token_ids: Sequence[int], output_tokens: int) -> None:
+    def ask(
+        self,
+        token_ids: Sequence[int],
+        output_tokens: int,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
         """One request, placed now."""
         now = self.now_ms / 1e3
         self.fleet.learn(self._view(replica.id) for replica in self.replicas)
@@ -91,7 +103,7 @@ class VirtualFleet:
         matched = matches[chosen.replica].gpu_blocks
         predicted = predicted_cached_tokens(matched, len(token_ids), 16)
         answer = Answer(
-            chosen.replica, decision.reason, len(token_ids), predicted, lease, self.now_ms
+            chosen.replica, decision.reason, len(token_ids), predicted, lease, self.now_ms, done
         )
         self.answers.append(answer)
         name = f"q{len(self.answers)}"
@@ -138,4 +150,5 @@ class VirtualFleet:
                 answer.lease.first_byte()
             if progress.finished:
                 self._running.pop(progress.request_id).lease.release()
+                answer.done()
         self._step(name)
