@@ -62,8 +62,8 @@ class Workload:
 class Sizes:
     """Words are about a token each, as in the tokenizer of this repository."""
 
-    system_words: int = 80
-    task_words: int = 4_500
+    system_words: int = 1_600
+    task_words: int = 3_000
     added_words: int = 250
     answer_tokens: int = 10
     pause_seconds_max: float = 0.5
