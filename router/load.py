@@ -11,7 +11,7 @@ Rules:
   time is spread as well, although nothing is ever in flight when it is placed.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -101,12 +101,6 @@ class InflightLoad:
         account.recent_tokens = account.recent(now) + uncached_tokens + REQUEST_TOKENS * requests
         account.recent_at = now
         return Lease(account, requests, uncached_tokens, self.on_release)
-
-    def keep(self, replicas: Collection[str]) -> None:
-        """Forget the others; a lease that is still held goes on being counted by its holder."""
-        for replica in [name for name in self._accounts if name not in replicas]:
-            if not self._accounts[replica].inflight:
-                del self._accounts[replica]
 
     @property
     def inflight(self) -> int:

@@ -61,15 +61,3 @@ def test_room_is_what_the_limit_leaves_and_a_giant_is_let_into_an_empty_replica(
     assert not Load(inflight=256, inflight_max=256).has_room(1)
     assert not Load(inflight=1, inflight_max=256).has_room(300)
     assert Load(inflight=0, inflight_max=256).has_room(300)
-
-
-def test_a_replica_that_left_is_forgotten_only_when_nothing_of_it_is_in_flight() -> None:
-    """A refresh of the membership loses no count of a replica that comes back."""
-    load = InflightLoad()
-    lease = load.take("a", 1, 5, 0.0)
-    load.take("b", 1, 5, 0.0).release()
-    load.keep({"c"})
-    assert load.of("a", 0.0).inflight == 1
-    assert load.of("b", 0.0).recent_tokens == 0
-    lease.release()
-    assert load.of("a", 0.0).inflight == 0
