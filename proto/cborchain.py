@@ -73,8 +73,7 @@ def _plain_bodies(ids: "array[int]", block_size: int) -> list[bytes]:
         except IndexError:
             pass
         else:
-            head = _cbor_head(0x80, block_size)
-            return [head + items[i:j] + _CBOR_NULL for i, j in pairwise((0, *ends))]
+            return [items[i:j] for i, j in pairwise((0, *ends))]
     blocks = (ids[i : i + block_size].tolist() for i in range(0, len(ids), block_size))
     return [cbor2.dumps(block) + _CBOR_NULL for block in blocks]
 
@@ -125,14 +124,20 @@ def _token_table() -> _TokenTable:
 
 
 def _items_at_once(ids: "array[int]", block_size: int) -> tuple[bytes, list[int]]:
-    """The items of all tokens behind one another, and where those of each block end.
+    """All blocks' bodies behind one another, and where each ends.
 
-    Raises IndexError for an id that is not in the table.
+    A block is a row: the head of its tokens, the tokens, and the null of no extra keys, so that one
+    slice of the result is a body. Raises IndexError for an id that is not in the table.
     """
     import numpy as np
 
-    table, numbers = _token_table(), np.frombuffer(ids, np.uintc)
-    words, lengths = table.words.take(numbers), table.lengths.take(numbers)
-    in_use = table.in_use.take(lengths).view(np.bool_)
-    ends = lengths.reshape(-1, block_size).sum(axis=1, dtype=np.int64).cumsum()
-    return words.view(np.uint8).compress(in_use).tobytes(), ends.tolist()
+    table, head = _token_table(), _cbor_head(0x80, block_size)
+    numbers = np.frombuffer(ids, np.uintc).reshape(-1, block_size)
+    shape = (len(numbers), block_size + 2)
+    words, lengths = np.empty(shape, np.uint64), np.empty(shape, np.uint8)
+    words[:, 0], lengths[:, 0] = np.frombuffer(head.ljust(8, b"\0"), np.uint64)[0], len(head)
+    words[:, 1:-1], lengths[:, 1:-1] = table.words.take(numbers), table.lengths.take(numbers)
+    words[:, -1], lengths[:, -1] = np.frombuffer(_CBOR_NULL.ljust(8, b"\0"), np.uint64)[0], 1
+    in_use = table.in_use.take(lengths).view(np.bool_).ravel()
+    ends = lengths.sum(axis=1, dtype=np.int64).cumsum()
+    return words.view(np.uint8).ravel().compress(in_use).tobytes(), ends.tolist()

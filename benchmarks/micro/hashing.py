@@ -9,6 +9,7 @@ a list in cbor2's case, and both build the same bytes: that is checked.
 
 from array import array
 from collections.abc import Iterator
+from itertools import repeat
 from random import Random
 
 import cbor2
@@ -58,7 +59,7 @@ def _against_cbor2(tokens: list[int], blocks: int, runs: int) -> Iterator[Measur
 def _built(parents: list[bytes], tokens: "array[int]") -> list[bytes]:
     head = b"\x83\x58\x20"
     bodies = cbor_bodies(tokens, BLOCK_TOKENS, [None] * len(parents))
-    return [head + parent + body for parent, body in zip(parents, bodies, strict=True)]
+    return list(map(b"".join, zip(repeat(head), parents, bodies, strict=False)))
 
 
 def _dumped(parents: list[bytes], tokens: list[int]) -> list[bytes]:
