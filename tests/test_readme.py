@@ -1,0 +1,139 @@
+"""Every command that README shows is run, or what it stands for is; an unknown one fails here."""
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from proto.indexer_pb2 import DESCRIPTOR
+from tests.e2e.services import services
+from tests.processes import MAIN, ROOT, call, running
+
+README = (ROOT / "README.md").read_text()
+
+
+def commands() -> list[list[str]]:
+    """Each command of each fenced block, as words; a backslash or an open quote continues it."""
+    found: list[list[str]] = []
+    for block in re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
+        if "│" in block:
+            continue  # The picture.
+        text = ""
+        for line in block.replace("\\\n", " ").splitlines():
+            text = f"{text}\n{line}" if text else line
+            try:
+                found.append(shlex.split(text))
+            except ValueError:
+                continue
+            text = ""
+        assert not text, f"not a command: {text}"
+    return found
+
+
+def command(*beginning: str) -> list[str]:
+    """The one command that begins so."""
+    (found,) = (words for words in commands() if words[: len(beginning)] == list(beginning))
+    return found
+
+
+RUN_BELOW = (
+    ("make", "demo"),
+    ("make", "serve"),
+    ("pointsman", "events", "record"),
+    ("pointsman", "events", "inspect"),
+    ("grpcurl", "-plaintext", "127.0.0.1:50051"),
+    ("grpcurl", "-plaintext", "-d"),
+    ("vllm", "serve"),
+)
+
+
+def test_no_command_is_shown_that_is_not_run() -> None:
+    """A new command in README needs a test here."""
+    unknown = [
+        words
+        for words in commands()
+        if not any(words[: len(known)] == list(known) for known in RUN_BELOW)
+    ]
+    assert unknown == []
+
+
+def made(target: str, *variables: str) -> list[str]:
+    """The words that make would run last."""
+    done = subprocess.run(
+        ("make", "--dry-run", target, *variables), capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return shlex.split(done.stdout.splitlines()[-1])
+
+
+def test_make_demo_is_the_demo() -> None:
+    """The command itself is run by tests/demo."""
+    assert made(*command("make", "demo")[1:]) == [".venv/bin/pointsman", "demo"]
+
+
+def test_make_serve_serves_the_engines_that_it_is_given(tmp_path: Path) -> None:
+    """The flags that README's line becomes, with simulated engines in place of its own."""
+    words = made(*command("make", "serve")[1:])
+    assert words[:2] == [".venv/bin/pointsman", "serve"]
+    assert words[2:] == [
+        *("--replica", "http://10.0.0.7:8000", "--replica", "http://10.0.0.8:8000"),
+        *("--model", "/models/Qwen3-32B"),
+    ]
+    flags = ("--port", "0", "--event-port", "0", "--replay-port", "0")
+    with running(tmp_path, "sim", *flags, ready='"url"') as sim:
+        url = sim.lines()[0]["url"]
+        given = ("--replica", url, "--model", "benchmarks/data", "--listen", "127.0.0.1:0")
+        with running(tmp_path, "serve", *given, ready="engine_in_service") as served:
+            (started,) = served.events("router_started")
+            host, port = started["listen"]
+            models = call(f"http://{host}:{port}/v1/models")
+            assert [model["id"] for model in models["data"]] == ["sim"]
+            assert served.stop() == 0
+
+
+def test_an_engine_is_recorded_and_its_hashes_reproduced(tmp_path: Path) -> None:
+    """Both lines, one after the other, with a simulated engine."""
+    with services(tmp_path, replicas=1, together=True) as fleet:
+        fleet.chat("Which seats are left in the first row of the morning flight?")
+        fleet.caught_up()
+        file = tmp_path / "replica.jsonl"
+        record = command("pointsman", "events", "record")
+        for flag, value in (
+            ("--replica", fleet.sim_url("a")),
+            ("--out", str(file)),
+            ("--seconds", "2"),
+        ):
+            record[record.index(flag) + 1] = value
+        done = subprocess.run((*MAIN, *record[1:]), cwd=ROOT, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        inspect = command("pointsman", "events", "inspect")
+        inspected = subprocess.run(
+            (*MAIN, *inspect[1:-1], str(file)), cwd=ROOT, capture_output=True, check=True
+        )
+        report = json.loads(inspected.stdout)
+        assert report["not_reproduced"] == 0 and report["reproduced"] == report["stored"] > 0
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in commands() if words[0] == "grpcurl"], ids=lambda words: words[-1]
+)
+def test_grpc_methods_exist_and_take_what_is_sent(words: list[str]) -> None:
+    """grpcurl needs reflection, which tests/shell asks; here its words are held to the contract."""
+    service, method = words[-1].rsplit("/")
+    assert service == f"{DESCRIPTOR.package}.Indexer"
+    asked = DESCRIPTOR.services_by_name["Indexer"].methods_by_name[method].input_type
+    if "-d" in words:
+        for field in json.loads(words[words.index("-d") + 1]):
+            assert field in asked.fields_by_name
+
+
+def test_the_engine_flags_are_a_configuration_that_publishes_and_replays() -> None:
+    """The JSON inside the quotes is JSON, with the keys that vLLM knows."""
+    words = command("vllm", "serve")
+    config = json.loads(words[words.index("--kv-events-config") + 1])
+    assert config["enable_kv_cache_events"] is True and config["publisher"] == "zmq"
+    assert "*" in config["endpoint"] and "*" in config["replay_endpoint"]
+    assert config["buffer_steps"] >= 10_000
