@@ -36,7 +36,10 @@ _UNUSED_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a policy knows of a request. ``affinity``: its session, else its first block's name."""
+    """What a policy knows of a request.
+
+    ``affinity``: its session, else its first block's name; empty where it has neither.
+    """
 
     affinity: str
     requests: int = 1
@@ -145,6 +148,9 @@ class StickyPolicy:
         within = _within_share(ask, candidates, self.settings)
         if not within:
             return None
+        if not ask.affinity:
+            # Nothing to be loyal to: all such requests would have the same home.
+            return _decision(min(within, key=_by_load(ask)), "cold", candidates)
         chosen = max(within, key=_rendezvous(ask))
         home = max(candidates, key=_rendezvous(ask))
         return _decision(chosen, "sticky" if chosen is home else "spill", candidates)

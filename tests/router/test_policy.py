@@ -142,6 +142,17 @@ def test_sticky_spills_over_to_the_same_second_choice() -> None:
     assert len(seconds) == 1 and seconds.pop()[1] == "spill"
 
 
+def test_sticky_without_anything_to_be_loyal_to_goes_by_load() -> None:
+    """Requests without session and hashes would otherwise all have the same home."""
+    homes = {
+        picked(
+            policy("sticky"), [candidate(n, 0, Load(inflight=n != free)) for n in "abc"], Ask("")
+        )
+        for free in "abc"
+    }
+    assert homes == {("a", "cold"), ("b", "cold"), ("c", "cold")}
+
+
 def test_round_robin_takes_turns_and_least_loaded_the_least() -> None:
     """The two that look at no prefix."""
     turns = policy("round_robin")
