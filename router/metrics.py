@@ -6,8 +6,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from router.placement import Placement
 from router.proxy import RelayResult
-from router.routing import Placement, Routing
+from router.routing import Routing
 
 # From a full hit on an idle engine to a long prompt in a queue.
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)

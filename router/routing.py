@@ -18,9 +18,8 @@ from typing import Protocol
 from proto.blockhash import HashScheme, RequestKeys
 from proto.contract import Indexer, IndexerUnavailable, ReplicaMatch
 from router.fleet import NOT_HASHED, Fleet, HashedRequest, predicted_cached_tokens
-from router.load import Lease
 from router.openai import OpaquePrompt, ParsedRequest
-from router.optimistic import Booking
+from router.placement import Placement
 from router.policy import Ask, Candidate, Decision, Policy
 from router.prompts import Prompt
 from router.proxy import NoReplica
@@ -31,49 +30,6 @@ from router.waiting import Waiter, WaitingFull, WaitingRoom
 # A waiter also looks again by itself: room for one model's adapter is none for another's.
 LOOK_AGAIN_S = 1.0
 RETRY_AFTER_S = 1
-_FAILURES_OF_THE_REPLICA = frozenset(("refused", "broken", "silent"))
-
-
-@dataclass(slots=True, eq=False)
-class Placement:
-    """One attempt on one replica, as the relay wants it. ``release`` is called exactly once."""
-
-    target: Replica
-    headers: tuple[tuple[str, str], ...]
-    decision: Decision
-    matched_blocks: int
-    prompt_blocks: int
-    predicted_cached_tokens: int | None
-    evidence: str
-    _fleet: Fleet
-    _lease: Lease
-    _bookings: Sequence[Booking]
-
-    @property
-    def replica(self) -> str:
-        return self.target.id
-
-    @property
-    def url(self) -> str:
-        return self.target.url
-
-    @property
-    def rank_header(self) -> int | None:
-        return self.target.header_rank
-
-    def first_byte(self) -> None:
-        self._lease.first_byte()
-
-    def failed(self, kind: str) -> None:
-        """It will not hold what was booked on it; unless it is only busy, it leaves at once."""
-        for booking in self._bookings:
-            self._fleet.optimistic.refuse(booking)
-        engine = self._fleet.replicas.engines.get(self.target.engine)
-        if engine is not None and kind in _FAILURES_OF_THE_REPLICA:
-            engine.request_failed(kind)
-
-    def release(self) -> None:
-        self._lease.release()
 
 
 class Hasher(Protocol):
