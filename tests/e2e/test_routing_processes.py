@@ -303,3 +303,24 @@ def test_both_services_in_one_process_and_a_clean_stop(tmp_path: Path) -> None:
         assert fleet.router.stop() == 0
         events = [each["event"] for each in fleet.router.lines()]
         assert events[-2:] == ["router_stopped", "indexer_stopped"]
+
+
+def test_a_stop_lets_answers_that_have_begun_come_to_their_end(tmp_path: Path) -> None:
+    """Nobody new is let in, and nobody is cut off: a deployment is replaced under traffic."""
+    with services(tmp_path, together=True, sim_flags=("--step-ms", "20")) as fleet:
+        body = {
+            "model": "sim",
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_tokens": 60,
+            "stream": True,
+        }
+        url, seen = f"{fleet.url}/v1/chat/completions", b""
+        with httpx.stream("POST", url, json=body, timeout=60) as response:
+            for chunk in response.iter_raw():
+                if not seen:
+                    fleet.router.process.terminate()
+                seen += chunk
+        assert seen.rstrip().endswith(b"data: [DONE]")
+        assert fleet.router.process.wait(60) == 0
+        with pytest.raises(httpx.ConnectError):
+            fleet.chat("too late")
