@@ -110,6 +110,7 @@ class ReplicaState:
 
     def clear(self, output: Clear) -> None:
         """Forget the blocks. A restart also voids the proof: the engine may hash otherwise now."""
+        self.applied_seq = -1
         if output.restart:
             self.counters.restarts += 1
             self.proof.start_over()

@@ -19,7 +19,7 @@ from indexer.residency import (
     ReplicaBlocks,
 )
 from indexer.stream import ReplicaStream
-from indexer.stream_outputs import Apply
+from indexer.stream_outputs import Apply, Clear
 from proto.blockhash import EngineScheme
 from tests.unit.captures import frames, meta, records, replay
 from tests.unit.wire import CLEARED, payload, removed, removed_event, stored, stored_event
@@ -136,6 +136,15 @@ def test_a_tier_is_one_however_it_is_spelt() -> None:
     blocks.removed(removed_event(removed([1], medium="gpu")))
     assert blocks.primary.counts == {2: 1}
     assert not blocks.hybrid
+
+
+def test_a_forgotten_index_holds_for_no_batch() -> None:
+    """Until the next batch there is no sequence number that a match could be told to hold for."""
+    replica = state()
+    replica.apply(Apply(7, payload(stored([1], list(range(16))))))
+    assert replica.applied_seq == 7
+    replica.clear(Clear("restarted", restart=True))
+    assert replica.applied_seq == -1
 
 
 def test_cleared_clears_every_tier() -> None:
