@@ -1,7 +1,8 @@
 """How far the index of one replica can be trusted, as a state with its reasons.
 
 EXACT: the scheme is proven and the history complete. DEGRADED: matches are served, with reasons why
-they may be too small (or, rarely, too large). FALLBACK: there is nothing to match with.
+they may be too small (or, rarely, too large). FALLBACK: there is nothing to match with; where that
+is because the engine has stored nothing since it started, it is known that nothing will be found.
 (Design, decision 9.) ``judge`` is the one place where facts become a level.
 """
 
@@ -21,6 +22,7 @@ class Reason(StrEnum):
     NO_EVENTS = "no_events"
     DUPLICATE_PUBLISHER = "duplicate_publisher"
     NOT_PROVEN = "not_proven"
+    NOTHING_STORED = "nothing_stored"
     INCOMPLETE_HISTORY = "incomplete_history"
     RECOVERING = "recovering"
     TRANSLATING = "translating"
@@ -45,6 +47,7 @@ class Facts:
     """What is known of one replica's stream and index at one moment."""
 
     streaming: bool = False
+    nothing_published: bool = False
     duplicate_publisher: bool = False
     scheme_proven: bool = False
     translating: bool = False
@@ -65,7 +68,8 @@ def judge(facts: Facts) -> Evidence:
     if not facts.streaming and not facts.holds_blocks:
         return Evidence(Level.FALLBACK, (Reason.NO_EVENTS,))
     if not facts.scheme_proven and not facts.translating:
-        return Evidence(Level.FALLBACK, (Reason.NOT_PROVEN,))
+        empty = facts.nothing_published and not facts.silent
+        return Evidence(Level.FALLBACK, (Reason.NOTHING_STORED if empty else Reason.NOT_PROVEN,))
     degraded = (
         (Reason.TRANSLATING, facts.translating),
         (Reason.RECOVERING, facts.recovering or not facts.streaming),

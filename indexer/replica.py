@@ -150,6 +150,7 @@ class ReplicaState:
     def facts(self, stream: ReplicaStream | None, now: float) -> Facts:
         return Facts(
             streaming=stream is not None and not stream.closed,
+            nothing_published=stream is not None and stream.nothing_published,
             duplicate_publisher=self.duplicate_publisher,
             scheme_proven=bool(self.indexed.scheme_ids),
             translating=self.translator is not None,

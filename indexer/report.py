@@ -10,6 +10,7 @@ def replica_report(hub: Hub, link: Link, now: float) -> dict[str, Any]:
     """One entry of ``/replicas``."""
     state, stream = link.state, link.stream
     evidence = hub.evidence(link.source.replica_id, now)
+    asked_at = stream.nothing_newer_at if stream is not None else None
     return {
         "replica": link.source.replica_id,
         "pool": link.source.pool,
@@ -20,6 +21,8 @@ def replica_report(hub: Hub, link: Link, now: float) -> dict[str, Any]:
         "schemes": [scheme.describe() | {"id": scheme.id} for scheme in schemes_of(link)],
         "seq": state.applied_seq if state.applied_seq >= 0 else None,
         "lag_batches": stream.lag_batches if stream is not None else None,
+        # How long ago the engine was asked for what is newer than seq, and had nothing.
+        "nothing_newer_s_ago": None if asked_at is None else round(now - asked_at, 3),
         "blocks": len(state.blocks.primary.counts),
         "copies": state.blocks.gpu_copies,
         "capacity_blocks": state.blocks.capacity,

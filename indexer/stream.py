@@ -56,6 +56,7 @@ class _Replay:
     request: int
     proof: LastBatch | None
     unproven: bool
+    asked_at: float
     progressed: bool = False
 
 
@@ -69,6 +70,8 @@ class ReplicaStream:
         self.connected = True
         self.highest_seen = -1 if resume is None else resume.seq
         self.replays = 0
+        # When the log was last asked for more than is applied, and had no more.
+        self.nothing_newer_at: float | None = None
         self._replay_configured = replay
         self._replay_lost = False
         # Live and replay are known to be one log; and self.last is known to belong to it.
@@ -107,6 +110,11 @@ class ReplicaStream:
     def lag_batches(self) -> int:
         """Batches known to exist and not yet applied."""
         return max(0, self.highest_seen - (self.last.seq if self.last else -1))
+
+    @property
+    def nothing_published(self) -> bool:
+        """The whole log was asked for, and there was none."""
+        return self.last is None and self.nothing_newer_at is not None and not self._held
 
     def silent(self, now: float) -> bool:
         """Asked, and not answered for longer than any engine step takes."""
@@ -177,6 +185,8 @@ class ReplicaStream:
         self._replay_lost = False
         if replay.unproven:
             return self._other_incarnation(now)
+        if not replay.progressed:
+            self.nothing_newer_at = replay.asked_at
         self._replay = None
         self._anchored = True
         return self._drain(now)
@@ -213,7 +223,7 @@ class ReplicaStream:
         self._retry_at = None
         self._asked_at = now
         self.replays += 1
-        self._replay = _Replay(self.replays, self.last, self.last is not None)
+        self._replay = _Replay(self.replays, self.last, self.last is not None, now)
         return RequestReplay(self.replays, self.last.seq if self.last else 0)
 
     def _hold(self, seq: int, payload: bytes) -> None:
@@ -227,7 +237,7 @@ class ReplicaStream:
         return seq, payload
 
     def _clear(self, reason: str, *, restart: bool = False) -> Clear:
-        self.last = None
+        self.last = self.nothing_newer_at = None
         if restart:
             self.highest_seen = self._held[-1][0] if self._held else -1
         return Clear(reason, restart)

@@ -25,6 +25,8 @@ from router.replicas import Replica, ReplicaSet
 # vLLM's default block size; any would do, since only the router's own bookings have these names.
 APPROXIMATE_SCHEME = CanonicalScheme(16)
 FALLBACK = "fallback"
+# It has published nothing since it started: whatever the prompt, nothing of it is found there.
+NOTHING_STORED = "fallback(nothing_stored)"
 UNKNOWN = "unknown"
 
 

@@ -17,7 +17,13 @@ from typing import Protocol
 
 from proto.blockhash import HashScheme, RequestKeys
 from proto.contract import Indexer, IndexerUnavailable, ReplicaMatch
-from router.fleet import NOT_HASHED, Fleet, HashedRequest, predicted_cached_tokens
+from router.fleet import (
+    NOT_HASHED,
+    NOTHING_STORED,
+    Fleet,
+    HashedRequest,
+    predicted_cached_tokens,
+)
 from router.openai import OpaquePrompt, ParsedRequest
 from router.placement import Placement
 from router.policy import Ask, Candidate, Decision, Policy
@@ -224,9 +230,11 @@ class Walk:
         self, evidence: str, matched: int, hashed: HashedRequest, chosen: Candidate
     ) -> int | None:
         """None where nothing can be said: no hashes, no answer, no evidence, several sequences."""
-        if self.without is not None or evidence.startswith("fallback"):
+        if self.without is not None or self.request.sequences > 1:
             return None
-        if self.request.sequences > 1:
+        if evidence == NOTHING_STORED:
+            return 0
+        if evidence.startswith("fallback"):
             return None
         if not self.request.reads_cache:
             return 0

@@ -181,6 +181,17 @@ async def test_a_prompt_whose_cache_is_not_read_is_predicted_to_find_nothing() -
     assert world.fleet.load.inflight == 3
 
 
+async def test_a_replica_that_has_stored_nothing_is_predicted_to_have_nothing() -> None:
+    """Before the first request nothing is proven, and yet all is known that matters."""
+    for reasons, predicted in ((("nothing_stored",), 0), (("not_proven",), None)):
+        world = World()
+        view = ReplicaView("a", "default", "", 0, "fallback", reasons, (), -1, 0, 0, 0)
+        world.fleet.learn([view])
+        placement = await world.routing.walk(request()).place(frozenset({"b"}))
+        assert placement.replica == "a"
+        assert placement.predicted_cached_tokens == predicted
+
+
 async def test_a_retry_goes_elsewhere_and_takes_its_bookings_back() -> None:
     """Siblings must not follow to a replica that refused."""
     world = World()

@@ -39,12 +39,21 @@ def test_each_doubt_degrades_by_its_own_name(change: dict[str, bool], reason: Re
         ({"duplicate_publisher": True}, Reason.DUPLICATE_PUBLISHER),
         ({"streaming": False, "holds_blocks": False}, Reason.NO_EVENTS),
         ({"scheme_proven": False}, Reason.NOT_PROVEN),
+        ({"scheme_proven": False, "nothing_published": True}, Reason.NOT_PROVEN),
     ],
 )
 def test_nothing_to_match_with_is_a_fallback(change: dict[str, bool], reason: Reason) -> None:
     """What makes matching impossible is the only reason given, whatever else holds."""
     doubts = {"lagging": True, "silent": True, "counts_drifted": True}
     assert judge(replace(BEST, **change, **doubts)) == Evidence(Level.FALLBACK, (reason,))
+
+
+def test_a_replica_that_has_stored_nothing_is_told_from_one_that_is_not_understood() -> None:
+    """Nothing can be found on it, which is more than not to know."""
+    empty = replace(BEST, scheme_proven=False, history_complete=False, holds_blocks=False)
+    assert judge(empty) == Evidence(Level.FALLBACK, (Reason.NOT_PROVEN,))
+    nothing = Evidence(Level.FALLBACK, (Reason.NOTHING_STORED,))
+    assert judge(replace(empty, nothing_published=True)) == nothing
 
 
 def test_reasons_add_up() -> None:

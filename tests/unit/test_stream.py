@@ -204,3 +204,29 @@ def test_what_is_held_is_bounded() -> None:
     for seq in range(5, HELD_FRAMES_MAX + 100):
         assert stream.frame(seq, b"x", 0.0) == []
     assert len(stream._held) == HELD_FRAMES_MAX
+
+
+def test_an_idle_probe_tells_when_there_was_nothing_newer() -> None:
+    """The moment of the question counts, and a probe that brought more has none to tell."""
+    stream = synced(1)
+    assert stream.tick(PROBE_INTERVAL_S) == [RequestReplay(2, 1)]
+    stream.replay_batch(2, 1, A[1], 2.5)
+    stream.replay_ended(2, 2.6)
+    assert stream.nothing_newer_at == PROBE_INTERVAL_S
+    assert stream.tick(5.0) == [RequestReplay(3, 1)]
+    stream.replay_batch(3, 1, A[1], 5.0)
+    assert stream.replay_batch(3, 2, A[2], 5.0) == [Apply(2, A[2])]
+    stream.replay_ended(3, 5.1)
+    assert stream.nothing_newer_at == PROBE_INTERVAL_S
+
+
+def test_an_engine_that_has_published_nothing_is_known_to_have() -> None:
+    """Only once its whole log was asked for, and until the first batch or a clear."""
+    stream = ReplicaStream(replay=True)
+    stream.opened(0.0)
+    assert not stream.nothing_published
+    stream.replay_ended(1, 0.1)
+    assert stream.nothing_published
+    assert stream.frame(0, A[0], 1.0) == [Apply(0, A[0])]
+    assert not stream.nothing_published
+    assert not ReplicaStream(replay=False).nothing_published
