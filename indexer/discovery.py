@@ -29,7 +29,14 @@ from indexer.sources import (
     parse_version,
 )
 
-__all__ = ["DiscoveryError", "EngineFacts", "ReplicaUnavailable", "discover"]
+__all__ = [
+    "DiscoveryError",
+    "EngineFacts",
+    "KeyRefused",
+    "ReplicaUnavailable",
+    "discover",
+    "fetch",
+]
 
 BODY_BYTES_MAX = 4 * 2**20
 _CHUNK_BYTES = 64 * 2**10
@@ -43,6 +50,10 @@ class ReplicaUnavailable(DiscoveryError):
     """It does not answer, or says that it cannot now: ask again later."""
 
 
+class KeyRefused(DiscoveryError):
+    """It asks for an API key, or does not take the one that was sent."""
+
+
 async def discover(
     session: aiohttp.ClientSession, replica_url: str, timeout_s: float
 ) -> EngineFacts:
@@ -50,10 +61,10 @@ async def discover(
     host = host_of(replica_url)
     try:
         async with asyncio.timeout(timeout_s):
-            version = parse_version(_required(await _get(session, replica_url, "/version")))
-            sources = await _get(session, replica_url, "/kv_event_sources")
-            models = _required(await _get(session, replica_url, "/v1/models"))
-            metrics = await _get(session, replica_url, "/metrics")
+            version = parse_version(_required(await fetch(session, replica_url, "/version")))
+            sources = await fetch(session, replica_url, "/kv_event_sources")
+            models = _required(await fetch(session, replica_url, "/v1/models"))
+            metrics = await fetch(session, replica_url, "/metrics")
     except TimeoutError as error:
         raise ReplicaUnavailable(
             f"{replica_url} did not answer within {timeout_s} s; check that it is up and reachable"
@@ -103,8 +114,8 @@ def _required(body: bytes | None) -> bytes:
     return body
 
 
-async def _get(session: aiohttp.ClientSession, replica_url: str, path: str) -> bytes | None:
-    """The body; None for a 404."""
+async def fetch(session: aiohttp.ClientSession, replica_url: str, path: str) -> bytes | None:
+    """The body of one page; None for a 404. Raises ``DiscoveryError``, or TimeoutError."""
     url = replica_url.rstrip("/") + path
     try:
         async with session.get(
@@ -132,7 +143,7 @@ def _check_status(url: str, status: int) -> None:
     if status == 200:
         return
     if status in (401, 403):
-        raise DiscoveryError(f"{url} answered {status}; configure the replica's API key")
+        raise KeyRefused(f"{url} answered {status}; configure the replica's API key")
     if status >= 500 or status == 429:
         raise ReplicaUnavailable(f"{url} answered {status}; see the replica's log")
     raise DiscoveryError(

@@ -60,8 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     """Imports here, since every package of ours needs ``proto`` to be ours."""
     from benchmarks.cli import add_commands as add_benchmark_commands
     from indexer.cli import add_commands as add_indexer_commands
+    from indexer.doctor.command import add_doctor
     from router.cli import CONFIG_EXAMPLE
     from router.cli import add_commands as add_router_commands
+    from router.tokens_command import add_template_flags, load_chat_ids
 
     parser = argparse.ArgumentParser(
         prog="pointsman", description="A precise, KV-event-driven prefix-aware router for vLLM."
@@ -83,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(run=run_serve, logs=True)
     add_router_commands(subcommands)
     add_indexer_commands(subcommands)
+    add_template_flags(add_doctor(subcommands, load_chat_ids))
     add_benchmark_commands(subcommands)
     return parser
 
