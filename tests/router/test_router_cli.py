@@ -66,7 +66,9 @@ def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: Path) -> None:
     assert "holds no tokenizer_config.json: copy tokenizer.json" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["serve", "router", "indexer", "sim", "demo", "events"])
+@pytest.mark.parametrize(
+    "command", ["serve", "router", "indexer", "tokens", "doctor", "sim", "demo", "events"]
+)
 def test_every_command_has_help(command: str) -> None:
     """And it fits a terminal."""
     environment = {**os.environ, "COLUMNS": "100"}
