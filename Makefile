@@ -5,7 +5,7 @@ BIN := .venv/bin
 SEEDS ?= 10000
 UV_VERSION := 0.13.9
 
-.PHONY: demo serve install test lint types sim bench proto lock clean
+.PHONY: demo serve install test test-vllm lint types sim bench proto lock clean
 
 install: .venv/.installed
 
@@ -19,6 +19,9 @@ install: .venv/.installed
 
 test: install  ## every test, from nothing
 	$(BIN)/python -m pytest
+
+test-vllm: install  ## the proof on real engines: vLLM for CPUs goes into .cache, 2 GB per version
+	POINTSMAN_TEST_VLLM=1 $(BIN)/python -m pytest -s tests/engine/test_vllm_*.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from tests.ports import free_port_pair
 START_S_MAX = 240.0
 _STOP_S_MAX = 20.0
 MODEL = "tiny"
+BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class EngineSettings:
     algorithm: str = "sha256_cbor"
     seed: str | None = "0"
     ranks: int = 1
-    blocks: int = 1152
-    context_tokens: int = 16_384
+    blocks: int = 640
+    context_tokens: int = 8_192
     dials: bool = False
     integers: bool = True
     flags: tuple[str, ...] = ()
@@ -134,7 +135,7 @@ class Engine:
             "host": "127.0.0.1",
             "port": self.ports[0],
             "max-model-len": settings.context_tokens,
-            "block-size": 16,
+            "block-size": BLOCK_TOKENS,
             "num-gpu-blocks-override": settings.blocks,
             "max-num-seqs": 8,
             "prefix-caching-hash-algo": settings.algorithm,
