@@ -44,6 +44,8 @@ RUN_BELOW = (
     ("make", "serve"),
     ("pointsman", "events", "record"),
     ("pointsman", "events", "inspect"),
+    ("pointsman", "doctor"),
+    ("pointsman", "tokens"),
     ("grpcurl", "-plaintext", "127.0.0.1:50051"),
     ("grpcurl", "-plaintext", "-d"),
     ("vllm", "serve"),
@@ -115,6 +117,22 @@ def test_an_engine_is_recorded_and_its_hashes_reproduced(tmp_path: Path) -> None
         )
         report = json.loads(inspected.stdout)
         assert report["not_reproduced"] == 0 and report["reproduced"] == report["stored"] > 0
+
+
+def test_the_doctor_looks_at_two_engines_and_tokens_shows_a_body(tmp_path: Path) -> None:
+    """Both lines, with simulated engines and the tokenizer of this repository."""
+    words = command("pointsman", "doctor")
+    with services(tmp_path, together=True) as fleet:
+        urls = [fleet.sim_url(name) for name in "ab"]
+        done = subprocess.run((*MAIN, words[1], *urls), cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert all(url in done.stdout for url in urls)
+    body = tmp_path / "body.json"
+    body.write_text('{"messages": [{"role": "user", "content": "What is a pointsman?"}]}')
+    words = command("pointsman", "tokens")
+    words[2], words[words.index("--model") + 1] = str(body), "benchmarks/data"
+    shown = subprocess.run((*MAIN, *words[1:]), cwd=ROOT, capture_output=True, check=True)
+    assert json.loads(shown.stdout)["text"].startswith("<|im_start|>user")
 
 
 @pytest.mark.parametrize(
