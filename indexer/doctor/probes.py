@@ -118,8 +118,10 @@ _CHATS: Mapping[str, Mapping[str, Any]] = {
             {"role": "user", "content": "And?"},
         ]
     },
+    # With "none" they are in the prompt all the same, and engines that parse no calls take it.
     "tools": {
         "tools": [_WEATHER],
+        "tool_choice": "none",
         "messages": [
             {"role": "user", "content": "Weather in Zürich?"},
             {"role": "assistant", "content": None, "tool_calls": [_CALL]},

@@ -103,6 +103,9 @@ def test_chats_are_compared_or_it_is_said_why_not() -> None:
     """Ids of both sides; the reason of whichever has none."""
     bodies = parity_bodies("m")
     assert len(bodies) == 3 and len({name for name, _ in bodies}) == 3
+    # An engine that is not started with a parser of tool calls refuses any other choice.
+    choices = [json.loads(body).get("tool_choice") for _, body in bodies]
+    assert choices == [None, None, "none"]
     name, body = bodies[0]
     assert json.loads(body)["return_token_ids"] is True and json.loads(body)["max_tokens"] == 1
 
