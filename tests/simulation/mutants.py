@@ -174,8 +174,8 @@ MUTANTS = {
     "delta_forgets_clear": Mutant(
         "a delta covers what a clear removed",
         "indexer.residency",
-        "            self._touched.update(self.primary.counts)",
-        "            pass",
+        "        self._cleared = True\n",
+        "        self._cleared = False\n",
     ),
     "bisected_incomplete": Mutant(
         "an incomplete history is scanned from the end",
