@@ -38,6 +38,17 @@ NOWHERE = ""
 
 
 @dataclass(frozen=True, slots=True)
+class JournalLimits:
+    """See the constants."""
+
+    changes_max: int = CHANGES_MAX
+    rewrite_blocks_max: int = REWRITE_BLOCKS_MAX
+
+
+LIMITS = JournalLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """One write. ``copies`` are absolute; ``blocks`` is how many the store then has to hold.
 
@@ -75,15 +86,33 @@ class Leased:
 Answer = Written | Elsewhere | Leased
 
 
+class Writer:
+    """One process that writes. It never gives the same position twice, for whatever replica."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._given = 0
+
+    def new_position(self) -> str:
+        self._given += 1
+        return f"{self.name}:{self._given}"
+
+
 class Journal:
     """See the module's rules. ``position``: where what the state was restored from stands."""
 
-    def __init__(self, state: ReplicaState, writer: str, position: str | None = None) -> None:
+    def __init__(
+        self,
+        state: ReplicaState,
+        writer: Writer,
+        position: str | None = None,
+        limits: JournalLimits = LIMITS,
+    ) -> None:
+        self._limits = limits
         self.position = NOWHERE if position is None else position
         self.rewrites = 0
         self.written_seq: int | None = None
         self._state, self._writer = state, writer
-        self._revision = 0
         self._rewrite = position is None
         # Held, and not written since a rewrite began.
         self._backlog: set[int] = set()
@@ -108,7 +137,7 @@ class Journal:
 
     def next(self, now: float) -> Flush | None:
         """What to ask of the store now, if anything; call at least every ``BEHIND_S_MAX``."""
-        self._bound_changes()
+        self.bound_changes()
         if self._asked is not None:
             if now < self._ask_again_at:
                 return None
@@ -118,9 +147,19 @@ class Journal:
             return None
         return self._ask(now)
 
-    def last(self, now: float) -> Flush | None:
-        """What to ask before the process ends: all that is pending, and the lease goes back."""
-        return None if self._asked is not None else self._ask(now, lease_s=0.0)
+    def bound_changes(self) -> None:
+        """Changes that nobody will read are forgotten; a rewrite needs none of them.
+
+        Call it as often as ``next``, also while the store is away.
+        """
+        blocks = self._state.blocks
+        if blocks.changes and (self._rewrite or blocks.changes > self._limits.changes_max):
+            self._rewrite = True
+            blocks.take_delta()
+
+    def last(self, now: float) -> Flush:
+        """What to ask before the process ends: what is under way, then one with the lease."""
+        return self._asked if self._asked is not None else self._ask(now, lease_s=0.0)
 
     def answered(self, flush: Flush, answer: Answer, now: float) -> None:
         if flush is not self._asked:
@@ -145,13 +184,6 @@ class Journal:
 
     # How a flush is made.
 
-    def _bound_changes(self) -> None:
-        """Changes that nobody will read are forgotten; a rewrite needs none of them."""
-        blocks = self._state.blocks
-        if blocks.changes and (self._rewrite or blocks.changes > CHANGES_MAX):
-            self._rewrite = True
-            blocks.take_delta()
-
     def _changed(self) -> bool:
         counters = self._state.counters
         mark = (counters.batches, counters.clears)
@@ -164,12 +196,11 @@ class Journal:
         held = len(self._state.blocks.primary.counts) if state is not None else 0
         if state is not None and self._backlog:
             state = dataclasses.replace(state, history_complete=False)
-        self._revision += 1
         self._asked_at, self._ask_again_at = now, now + RETRY_S
         self._asked = Flush(
-            self._writer,
+            self._writer.name,
             self.position,
-            f"{self._writer}:{self._revision}",
+            self._writer.new_position(),
             cleared,
             removed,
             copies,
@@ -197,7 +228,7 @@ class Journal:
         elif delta.cleared:
             self._backlog = set()
         self._backlog.difference_update(copies, removed)
-        for _ in range(min(REWRITE_BLOCKS_MAX, len(self._backlog))):
+        for _ in range(min(self._limits.rewrite_blocks_max, len(self._backlog))):
             block_hash = self._backlog.pop()
             copies[block_hash] = counts[block_hash]
         return cleared, removed, copies
