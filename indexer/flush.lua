@@ -1,3 +1,4 @@
+#!lua
 -- One flush: compare the position and set it, with everything that belongs to the new one.
 -- Hashes are 8 raw bytes in a row. They stay bytes: a number here has 53 bits.
 local state, blocks, copies = KEYS[1], KEYS[2], KEYS[3]

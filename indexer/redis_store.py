@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, NewType, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import redis.asyncio as redis
 from redis.asyncio.cluster import RedisCluster
@@ -117,7 +117,7 @@ def without_password(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     shown = f"{user.partition(':')[0]}{at}{host}"
-    return urlunsplit((parts.scheme, shown, parts.path, "", ""))
+    return f"{parts.scheme}://{shown}{parts.path}"
 
 
 def saved_of(
