@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -16,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from indexer.answers import Answers
 from indexer.config import IndexerConfig
+from indexer.embedded_store import EmbeddedStore, NotStarted
 from indexer.evidence import Evidence, Level
 from indexer.following import Following
 from indexer.hub import Hub, Link
@@ -102,6 +104,7 @@ class IndexerApp:
         self.config = config
         self._headers, self._redis_password = headers, redis_password
         self.remembering: Remembering | None = None
+        self._embedded: EmbeddedStore | None = None
         self._evidence: dict[ReplicaId, Evidence] = {}
         self._full_times = 0
 
@@ -123,11 +126,9 @@ class IndexerApp:
             subscriber,
             seeds=tuple(self.config.hash_seeds),
             replays_max=self.config.events.replays_max,
-            writer=secrets.token_hex(16) if self.config.redis.url is not None else None,
+            writer=secrets.token_hex(16) if self.config.redis.is_configured else None,
         )
-        if self.config.redis.url is not None:
-            store = RedisStore(self.config.redis.url, self._redis_password)
-            self.remembering = Remembering(store, self.hub)
+        await self._start_store()
         self.pump = Pump(subscriber, self.hub, self.remembering)
         self.answers = Answers(self.hub)
         self.watch = ReplicaWatch(self.answers)
@@ -140,6 +141,22 @@ class IndexerApp:
             await self._serve_until(stopping, ready)
         finally:
             subscriber.stop()
+            if self._embedded is not None:
+                await self._embedded.stop()
+
+    async def _start_store(self) -> None:
+        url, folder = self.config.redis.url, self.config.redis.folder
+        if folder is not None:
+            self._embedded = EmbeddedStore(Path(folder))
+            url = self._embedded.url
+            try:
+                await self._embedded.start()
+            except NotStarted as error:
+                # The index is answered from all the same; that it is not durable is shown.
+                _log.warning("store_not_started", error=str(error))
+                self._embedded = None
+        if url is not None:
+            self.remembering = Remembering(RedisStore(url, self._redis_password), self.hub)
 
     @property
     def local(self) -> LocalIndexer:
@@ -173,6 +190,8 @@ class IndexerApp:
             works = [self.pump.run(), self.following.run(), self.watch.run(), self._log_changes()]
             if self.remembering is not None:
                 works.append(self.remembering.run())
+            if self._embedded is not None:
+                works.append(self._embedded.run())
             tasks = [group.create_task(work) for work in works]
             await stopping.wait()
             for task in tasks:

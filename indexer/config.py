@@ -53,9 +53,16 @@ class DiscoveryConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RedisConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """``url``: where the index is kept beyond the process. The password is no key."""
+    """Where the index is kept beyond the process: at ``url`` (the password is no key), or by a
+    server of our own with its data in ``folder``; with neither, nowhere.
+    """
 
     url: str | None = None
+    folder: str | None = None
+
+    @property
+    def is_configured(self) -> bool:
+        return self.url is not None or self.folder is not None
 
 
 class IndexerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +93,8 @@ def parse_config(text: bytes) -> IndexerConfig:
         _check_endpoint("events.bind", endpoint)
     if config.redis.url is not None:
         _check_redis_url(config.redis.url)
+        if config.redis.folder is not None:
+            raise ConfigError("redis.folder: a server of our own, or redis.url: not both")
     check_replicas(config.replicas)
     for replica in config.replicas:
         check_endpoints(replica)

@@ -97,4 +97,4 @@ class Fleet:
                 return None
             return ranks[rank] if ranks[rank]["copies"] == self.truth(rank) > 0 else None
 
-        return dict(until(report, f"rank {rank} {evidence} and equal: {self.replicas()}"))
+        return dict(until(report, lambda: f"rank {rank} {evidence} and equal: {self.replicas()}"))

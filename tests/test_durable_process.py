@@ -1,5 +1,7 @@
 """The indexer as a process beside a real Valkey: what a restart of either of them costs."""
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,11 +23,11 @@ DISK = {"appendonly": "yes", "appendfsync": "always"}
 
 
 class Durable(Fleet):
-    """A fleet with a store on ``port``."""
+    """A fleet with a store on a port, or in a folder of its own."""
 
-    def __init__(self, stack: ExitStack, folder: Path, port: int) -> None:
-        settings = f'[redis]\nurl = "redis://127.0.0.1:{port}"'
-        super().__init__(stack, folder, sim_flags=FLAGS, settings=settings)
+    def __init__(self, stack: ExitStack, folder: Path, port: int | None) -> None:
+        store = f'folder = "{folder}/s"' if port is None else f'url = "redis://127.0.0.1:{port}"'
+        super().__init__(stack, folder, sim_flags=FLAGS, settings=f"[redis]\n{store}")
 
     def fill(self) -> dict[str, Any]:
         """More batches than the engine can replay; its report once all is known and kept."""
@@ -139,6 +141,32 @@ def test_a_store_that_restarts_costs_no_answer(tmp_path: Path) -> None:
         fleet.restart_indexer()
         fleet.caught_up()
         assert fleet.matched(range(100)) == fleet.matched(range(30_000, 30_100)) == 6
+
+
+def test_a_server_of_our_own_outlives_a_crash_and_ends_with_a_stop(tmp_path: Path) -> None:
+    """kill -9 of the indexer: its server is adopted. kill -9 of that: it is started again."""
+    pid_file = tmp_path / "s" / "valkey.pid"
+    with ExitStack() as stack:
+        # Where the test fails on its way, the server would outlive it.
+        stack.callback(lambda: pid_file.exists() and os.kill(int(pid_file.read_text()), 9))
+        fleet = Durable(stack, tmp_path, None)
+        fleet.fill()
+        first = int(pid_file.read_text())
+        fleet.restart_indexer()
+        fleet.caught_up()
+        assert fleet.matched(range(100)) == 6 and int(pid_file.read_text()) == first
+        os.kill(first, signal.SIGKILL)
+        fleet.generate(60_000)
+        until(lambda: int(pid_file.read_text()) != first, "another server")
+        fleet.caught_up()
+        fleet.kept()
+        fleet.indexer.terminate()
+        assert fleet.indexer.wait(60) == 0 and not pid_file.exists()
+        fleet.indexer = fleet.start_indexer()
+        fleet.caught_up()
+        assert fleet.matched(range(100)) == fleet.matched(range(60_000, 60_100)) == 6
+        fleet.indexer.terminate()
+        fleet.indexer.wait(60)
 
 
 def test_a_stop_gives_the_lease_back(tmp_path: Path) -> None:
