@@ -12,6 +12,8 @@ from pathlib import Path
 
 import redis.asyncio as redis
 import structlog
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 _log = structlog.get_logger("indexer")
@@ -123,7 +125,12 @@ class EmbeddedStore:
         _log.info("store_started", folder=str(self.folder), pid=self._process.pid)
 
     def _client(self) -> "redis.Redis":
-        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=ANSWER_S_MAX)
+        """Asked once: that nobody answers is an answer, too."""
+        return redis.Redis(
+            unix_socket_path=str(self.socket),
+            socket_timeout=ANSWER_S_MAX,
+            retry=Retry(NoBackoff(), 0),
+        )
 
     async def _answers(self) -> bool:
         """Also while it still reads its data: then it is there, and will serve."""
