@@ -6,7 +6,9 @@ A flush is one script, see ``flush.lua``; so is a load, because both have to see
 server or a network can do wrong becomes ``StoreUnavailable``, in words without a password.
 """
 
+import asyncio
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from hashlib import sha1
 from pathlib import Path
@@ -31,6 +33,8 @@ ANSWER_S_MAX = 2.0
 # Redis 7 and every Valkey; what else answers is not tested.
 VERSION_MIN = 7
 CLUSTER = "+cluster"
+# What is loaded becomes a dict in slices, about a millisecond each: matches are served meanwhile.
+SLICE_BYTES = 8 * 4_096
 
 _FLUSH = (Path(__file__).parent / "flush.lua").read_text()
 _LOAD = (Path(__file__).parent / "load.lua").read_text()
@@ -69,7 +73,15 @@ class RedisStore:
     async def load(self, pool: PoolName, replica_id: ReplicaId) -> Saved | None:
         """What is kept. Raises StoreUnavailable; NotReadable where it is not to be believed."""
         fields, blocks, copies = await self._run(_LOAD, keys_of(pool, replica_id), [])
-        return saved_of(_pairs(fields), blocks, _pairs(copies))
+        counts: Counter[int] = Counter()
+        for start in range(0, len(blocks), SLICE_BYTES):
+            chunk = blocks[start : start + SLICE_BYTES]
+            if len(chunk) % 8:
+                raise NotReadable("a block whose name is not 8 bytes")
+            # Not Counter's own, which would add them up one by one.
+            dict.update(counts, dict.fromkeys(struct.unpack(f">{len(chunk) // 8}Q", chunk), 1))
+            await asyncio.sleep(0)
+        return saved_of(_pairs(fields), counts, _pairs(copies))
 
     async def warnings(self) -> list[str]:
         """What is wrong with the server itself. Raises StoreUnavailable."""
@@ -121,22 +133,24 @@ def without_password(url: str) -> str:
 
 
 def saved_of(
-    fields: Mapping[bytes, bytes], blocks: bytes, copies: Mapping[bytes, bytes]
+    fields: Mapping[bytes, bytes], counts: Counter[int], copies: Mapping[bytes, bytes]
 ) -> Saved | None:
-    """None where nothing is kept. Raises NotReadable where the parts do not fit each other."""
+    """None where nothing is kept. Raises NotReadable where the parts do not fit each other.
+
+    ``counts``: each block once; what the copies say comes on top.
+    """
     texts = {_text(name): _text(text) for name, text in fields.items()}
     if not texts.get("seq"):
         return None
     state, position = from_fields(texts), texts.get("position")
     counted = (texts.get("blocks"), texts.get("copies"))
-    if counted != (str(len(blocks) // 8), str(len(copies))) or len(blocks) % 8:
-        raise NotReadable(f"{len(blocks) / 8} blocks, {len(copies)} copies; its state: {counted}")
+    if counted != (str(len(counts)), str(len(copies))):
+        raise NotReadable(f"{len(counts)} blocks, {len(copies)} copies; its state: {counted}")
     if not position:
         raise NotReadable("a flush broke off in it")
-    counts = dict.fromkeys(struct.unpack(f">{len(blocks) // 8}Q", blocks), 1)
     for name, value in copies.items():
         block_hash, count = int.from_bytes(name, "big"), int.from_bytes(value, "big")
-        if counts.get(block_hash) is None or len(name) != 8 or len(value) != 4 or count < 2:
+        if block_hash not in counts or len(name) != 8 or len(value) != 4 or count < 2:
             raise NotReadable("copies of a block that is not there")
         counts[block_hash] = count
     return Saved(position, state, counts)

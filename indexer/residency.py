@@ -14,7 +14,7 @@ Rules (design, decisions 4 and 6; reference 3.3, 3.5, 3.7):
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -230,12 +230,11 @@ class ReplicaBlocks:
             copies={BlockHash(h): counts[h] for h in touched if h in counts},
         )
 
-    def restore(self, key: TierKey | None, counts: Mapping[int, int], *, hybrid: bool) -> None:
-        """Holds what a store held as the primary counts, which is then no change of them."""
+    def restore(self, key: TierKey | None, counts: Counter[int], *, hybrid: bool) -> None:
+        """``counts``, from a store, are the primary ones from now on: that is no change of them."""
         self.clear()
         self.hybrid = hybrid
-        self.primary.counts.update(counts)
-        self.primary.copies = sum(counts.values())
+        self.primary = BlockCounts(counts, sum(counts.values()))
         if key is not None:
             self.primary_key = key
             self._tiers[key] = self.primary

@@ -7,6 +7,7 @@ The pool's size is not among them, because discovery tells it before anything is
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
@@ -40,11 +41,14 @@ class SavedState:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a store held of a replica: the copies of its blocks, and at which ``position``."""
+    """What a store held of a replica: the copies of its blocks, and at which ``position``.
+
+    ``counts`` become the index's own when they are restored: a copy would take a match's time.
+    """
 
     position: str
     state: SavedState
-    counts: Mapping[int, int]
+    counts: Counter[int]
 
 
 def to_fields(state: SavedState) -> dict[str, str]:

@@ -4,6 +4,7 @@ It keeps whole snapshots, so a world can take it back to an older one, as a serv
 back with less than it had confirmed.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from indexer.durability import NOWHERE, Answer, Elsewhere, Flush, Leased, Written
@@ -54,4 +55,4 @@ class SpecifiedStore:
         kept = self.kept.get(replica)
         if kept is None or kept.state is None:
             return None
-        return Saved(kept.position, kept.state, dict(kept.counts))
+        return Saved(kept.position, kept.state, Counter(kept.counts))
