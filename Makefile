@@ -5,7 +5,7 @@ BIN := .venv/bin
 SEEDS ?= 10000
 UV_VERSION := 0.13.9
 
-.PHONY: demo serve install test test-vllm lint types sim bench proto lock clean
+.PHONY: demo serve install test test-vllm lint types sim bench bench-peers proto lock clean
 
 install: .venv/.installed
 
@@ -41,6 +41,9 @@ serve: install  ## your own engines: make serve REPLICAS="http://a:8000 http://b
 
 bench: install  ## the budgets, as JSON lines
 	$(BIN)/python -m benchmarks.micro
+
+bench-peers: install  ## ours against theirs, from PyPI into .cache/peers; some minutes
+	$(BIN)/python -m benchmarks.peers --markdown
 
 proto: install  ## the gRPC stubs, after changing proto/indexer.proto
 	$(BIN)/python -m grpc_tools.protoc -I. \
