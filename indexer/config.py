@@ -6,7 +6,7 @@ environment.
 """
 
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
@@ -17,6 +17,7 @@ from proto.replica_config import REPLICAS_MAX, ReplicaConfig, check_replicas
 
 PASSWORD_VARIABLE = "POINTSMAN_REDIS_PASSWORD"
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_REDIS_SETTINGS = {"db", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
@@ -110,12 +111,20 @@ def check_endpoints(replica: ReplicaConfig) -> None:
 
 
 def _check_redis_url(url: str) -> None:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        settings = parse_qs(parts.query, keep_blank_values=True)
+        _, _ = parts.port, [int(text) for text in settings.get("db", ())]
+    except ValueError:
+        # The error's own words could be a password that stands in the wrong place.
+        raise ConfigError("redis.url: its host, port or db is not well formed") from None
     address = parts.path if parts.scheme == "unix" else parts.netloc
     if parts.scheme not in REDIS_SCHEMES or not address:
         raise ConfigError(f"redis.url: not one of {', '.join(f'{s}://' for s in REDIS_SCHEMES)}")
-    if ":" in parts.netloc.rpartition("@")[0] or "password=" in parts.query:
+    if ":" in parts.netloc.rpartition("@")[0] or "password" in settings:
         raise ConfigError(f"redis.url: put the password into the environment, {PASSWORD_VARIABLE}")
+    if not settings.keys() <= _REDIS_SETTINGS:
+        raise ConfigError(f"redis.url: it may set {', '.join(sorted(_REDIS_SETTINGS))}")
 
 
 def _check_endpoint(key: str, endpoint: str) -> None:
