@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.engine.install import NEWEST, ROOT, installed_python, model_folder
-from tests.ports import free_port_pair
+from tests.engine.ports import free_port
 
 START_S_MAX = 240.0
 _STOP_S_MAX = 20.0
@@ -49,7 +49,7 @@ class Engine:
     settings: EngineSettings
     folder: Path
     ports: tuple[int, int, int] = field(
-        default_factory=lambda: (free_port_pair(), free_port_pair(), free_port_pair())
+        default_factory=lambda: (free_port(), free_port(), free_port())
     )
     starts: int = 0
     _process: "subprocess.Popen[bytes] | None" = None
@@ -161,7 +161,6 @@ class Engine:
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": str(int(self.settings.integers)),
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
             "HF_HUB_OFFLINE": "1",

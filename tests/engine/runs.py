@@ -23,6 +23,8 @@ class Sequential:
     lanes: Mapping[str, Lane]
     say: Callable[[str], None] = print
     predictions: list[Prediction] = field(default_factory=list)
+    # Beside each prediction: the answer, and the last batch that was applied when it was asked for.
+    answers: list[tuple[Answer, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._turns = deque((name, lane, None) for name, lane in self.lanes.items())
@@ -42,13 +44,14 @@ class Sequential:
             requests = None if requests is None else requests - 1
 
     def _judge(self, found: Prediction, answer: Answer, seqs: dict[str, int | None]) -> None:
+        seq = seqs[found.replica] if seqs[found.replica] is not None else -1
         self.predictions.append(found)
+        self.answers.append((answer, seq))
         self.say(str(found))
         assert answer.status == 200 or found.excused, f"{answer.ask.body}: {answer.error}"
         parity = self.explainer.parity(answer)
-        seq = seqs[found.replica]
         if parity or not (found.exact or found.excused):
-            raise AssertionError(self.explainer.explain(found, answer, -1 if seq is None else seq))
+            raise AssertionError(self.explainer.explain(found, answer, seq))
 
 
 def at_once(services: Services, lanes: Mapping[str, Lane]) -> list[tuple[str, Answer]]:

@@ -15,7 +15,7 @@ from proto.contract import replica_id, scheme_of
 from tests.engine.client import Answer, Ask, send
 from tests.engine.engine import Engine
 from tests.engine.install import OLDER, model_folder
-from tests.ports import free_port_pair
+from tests.engine.ports import free_port
 from tests.processes import Running, call, running, until
 
 # Events of a step may come this long after its answer; an engine is asked later than that.
@@ -27,7 +27,7 @@ class Services:
 
     def __init__(self, stack: ExitStack, folder: Path, engines: Sequence[Engine]) -> None:
         self.stack, self.folder, self.engines = stack, folder, list(engines)
-        self.router_port, self.http_port, self.grpc_port = (free_port_pair() for _ in range(3))
+        self.router_port, self.http_port, self.grpc_port = (free_port() for _ in range(3))
         self.url = f"http://127.0.0.1:{self.router_port}"
         self.config = folder / "pointsman.toml"
         self.config.write_text(self._config())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from router.openai import CHAT_PATH
+from router.tokens import NotReported
 from tests.engine.bodies import bodies
 from tests.engine.client import Answer, chat, completion
 from tests.engine.install import ROOT
@@ -16,6 +17,8 @@ from tests.engine.test_token_parity import CASES
 
 _SHARED = Path(os.environ.get("POINTSMAN_SHARED", ROOT.parent / "shared")) / "requests"
 _COMPARED_MIN = 60
+# What is routed without hashes although the engine serves it, and why.
+NOT_TOKENIZED = {"tools_unknown_key": "not tokenized: a tool has keys of its own"}
 
 
 def compared(stage: Stage, name: str, path: str, fields: dict[str, Any]) -> Answer:
@@ -31,15 +34,21 @@ def compared(stage: Stage, name: str, path: str, fields: dict[str, Any]) -> Answ
 
 def test_bodies_of_every_kind(stage: Stage) -> None:
     """What the engine refuses is named; at least sixty are served and compared."""
-    served, refused = 0, []
+    served, refused, given_up = 0, [], {}
     for name, (path, fields) in bodies().items():
-        answer = compared(stage, name, path, fields)
+        try:
+            answer = compared(stage, name, path, fields)
+        except NotReported as error:
+            given_up[name] = str(error)
+            continue
         if answer.status == 200:
             assert answer.prompt_ids, name
             served += 1
         else:
-            refused.append(f"{name}: {answer.status} {answer.error[:200]}")
+            assert answer.status == 400, f"{name}: {answer.error}"
+            refused.append(f"{name}: {answer.error}")
     print(f"{served} bodies have the engine's ids; refused:", *refused, sep="\n  ")
+    assert given_up == NOT_TOKENIZED
     assert served >= _COMPARED_MIN
 
 
