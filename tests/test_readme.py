@@ -65,7 +65,11 @@ def test_no_command_is_shown_that_is_not_run() -> None:
 def made(target: str, *variables: str) -> list[str]:
     """The words that make would run last."""
     done = subprocess.run(
-        ("make", "--dry-run", target, *variables), capture_output=True, text=True, cwd=ROOT
+        # Under `make test` a make of ours would say which folder it is in.
+        ("make", "--dry-run", "--no-print-directory", target, *variables),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     return shlex.split(done.stdout.splitlines()[-1])
