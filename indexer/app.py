@@ -3,10 +3,12 @@ gRPC, serves what an operator reads, and logs what the core noted. It decides no
 """
 
 import asyncio
+import secrets
 import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -15,12 +17,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from indexer.answers import Answers
 from indexer.config import IndexerConfig
+from indexer.embedded_store import EmbeddedStore, NotStarted
 from indexer.evidence import Evidence, Level
 from indexer.following import Following
 from indexer.hub import Hub, Link
 from indexer.index import ReplicaId
 from indexer.local import LocalIndexer
 from indexer.metrics import HubCollector
+from indexer.redis_store import RedisStore
+from indexer.remembering import Remembering
 from indexer.report import replica_report
 from indexer.service import GrpcServer, IndexerService
 from indexer.subscriber import Subscriber
@@ -39,8 +44,10 @@ EVIDENCE_LOG_S = 1.0
 class Pump:
     """Moves arrivals from the subscriber through the hub, in slices."""
 
-    def __init__(self, subscriber: Subscriber, hub: Hub) -> None:
-        self.subscriber, self.hub = subscriber, hub
+    def __init__(
+        self, subscriber: Subscriber, hub: Hub, remembering: Remembering | None = None
+    ) -> None:
+        self.subscriber, self.hub, self._remembering = subscriber, hub, remembering
         self.woken = asyncio.Event()
 
     def slice(self) -> bool:
@@ -62,8 +69,10 @@ class Pump:
         tick_at = 0.0
         while True:
             self.woken.clear()
-            while self.slice():  # noqa: ASYNC110  # a yield between slices, not a poll
+            while self.slice():
+                self._after_slice()
                 await asyncio.sleep(0)
+            self._after_slice()
             now = time.monotonic()
             if now >= tick_at:
                 self.hub.tick(now)
@@ -74,6 +83,10 @@ class Pump:
             except TimeoutError:
                 pass
 
+    def _after_slice(self) -> None:
+        if self._remembering is not None:
+            self._remembering.wake_if_behind()
+
 
 class IndexerApp:
     """Everything that an indexer runs, in a process of its own or in the router's.
@@ -82,9 +95,16 @@ class IndexerApp:
     it on its own event loop.
     """
 
-    def __init__(self, config: IndexerConfig, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        config: IndexerConfig,
+        headers: Mapping[str, str] | None = None,
+        redis_password: str | None = None,
+    ) -> None:
         self.config = config
-        self._headers = headers
+        self._headers, self._redis_password = headers, redis_password
+        self.remembering: Remembering | None = None
+        self._embedded: EmbeddedStore | None = None
         self._evidence: dict[ReplicaId, Evidence] = {}
         self._full_times = 0
 
@@ -106,11 +126,14 @@ class IndexerApp:
             subscriber,
             seeds=tuple(self.config.hash_seeds),
             replays_max=self.config.events.replays_max,
+            writer=secrets.token_hex(16) if self.config.redis.is_configured else None,
         )
-        self.pump = Pump(subscriber, self.hub)
+        await self._start_store()
+        self.pump = Pump(subscriber, self.hub, self.remembering)
         self.answers = Answers(self.hub)
         self.watch = ReplicaWatch(self.answers)
-        self.following = Following(self.hub, self.config, self._headers)
+        load = self.remembering.load if self.remembering is not None else None
+        self.following = Following(self.hub, self.config, self._headers, load)
         subscriber.start()
         try:
             for endpoint in self.config.events.bind:
@@ -118,6 +141,22 @@ class IndexerApp:
             await self._serve_until(stopping, ready)
         finally:
             subscriber.stop()
+            if self._embedded is not None:
+                await self._embedded.stop()
+
+    async def _start_store(self) -> None:
+        url, folder = self.config.redis.url, self.config.redis.folder
+        if folder is not None:
+            self._embedded = EmbeddedStore(Path(folder))
+            url = self._embedded.url
+            try:
+                await self._embedded.start()
+            except NotStarted as error:
+                # The index is answered from all the same; that it is not durable is shown.
+                _log.warning("store_not_started", error=str(error))
+                self._embedded = None
+        if url is not None:
+            self.remembering = Remembering(RedisStore(url, self._redis_password), self.hub)
 
     @property
     def local(self) -> LocalIndexer:
@@ -148,11 +187,17 @@ class IndexerApp:
 
     async def _work_until(self, stopping: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
-            works = (self.pump.run(), self.following.run(), self.watch.run(), self._log_changes())
+            works = [self.pump.run(), self.following.run(), self.watch.run(), self._log_changes()]
+            if self.remembering is not None:
+                works.append(self.remembering.run())
+            if self._embedded is not None:
+                works.append(self._embedded.run())
             tasks = [group.create_task(work) for work in works]
             await stopping.wait()
             for task in tasks:
                 task.cancel()
+        if self.remembering is not None:
+            await self.remembering.stop()
 
     # What an operator sees.
 
@@ -205,7 +250,8 @@ class IndexerApp:
         async def ready(request: web.Request) -> web.Response:
             levels = [self.hub.evidence(r, time.monotonic()).level for r in self.hub.links]
             usable = any(level is not Level.FALLBACK for level in levels)
-            return web.json_response({"ready": usable}, status=200 if usable else 503)
+            body = {"ready": usable, **self._durability()}
+            return web.json_response(body, status=200 if usable else 503)
 
         application = web.Application()
         application.router.add_get("/metrics", metrics)
@@ -213,6 +259,15 @@ class IndexerApp:
         application.router.add_get("/health", health)
         application.router.add_get("/ready", ready)
         return application
+
+    def _durability(self) -> dict[str, object]:
+        remembering = self.remembering
+        if remembering is None:
+            return {"durable": False, "store_error": "none is configured"}
+        return {
+            "durable": remembering.durable(time.monotonic()),
+            "store_error": remembering.error,
+        }
 
     def _replicas(self) -> list[dict[str, object]]:
         now = time.monotonic()

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from indexer.config import parse_config
+from indexer.config import PASSWORD_VARIABLE, parse_config
 from indexer.inspection import NotACapture, inspect
 from indexer.listener import ListenError
 from indexer.logs import log_to_stdout
@@ -132,7 +132,8 @@ def run_indexer(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return _refuse(f"{arguments.config}: {error}")
     key = os.environ.get("VLLM_API_KEY")
-    app = IndexerApp(config, {"Authorization": f"Bearer {key}"} if key else None)
+    headers = {"Authorization": f"Bearer {key}"} if key else None
+    app = IndexerApp(config, headers, os.environ.get(PASSWORD_VARIABLE))
     log_to_stdout()
     try:
         uvloop.run(app.run())

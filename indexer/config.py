@@ -6,6 +6,7 @@ environment.
 """
 
 from typing import Annotated, Any
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
@@ -14,6 +15,9 @@ from indexer.sources import DiscoveryError, parse_endpoint
 from proto.config_file import ConfigError, decode_config, parse_listen
 from proto.replica_config import REPLICAS_MAX, ReplicaConfig, check_replicas
 
+PASSWORD_VARIABLE = "POINTSMAN_REDIS_PASSWORD"
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_REDIS_SETTINGS = {"db", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
@@ -49,6 +53,19 @@ class DiscoveryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: _Seconds = 5.0
 
 
+class RedisConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the index is kept beyond the process: at ``url`` (the password is no key), or by a
+    server of our own with its data in ``folder``; with neither, nowhere.
+    """
+
+    url: str | None = None
+    folder: str | None = None
+
+    @property
+    def is_configured(self) -> bool:
+        return self.url is not None or self.folder is not None
+
+
 class IndexerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """``hash_seeds``: values of PYTHONHASHSEED worth trying beside none.
 
@@ -63,6 +80,7 @@ class IndexerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     grpc: GrpcConfig = GrpcConfig()
     events: EventsConfig = EventsConfig()
     discovery: DiscoveryConfig = DiscoveryConfig()
+    redis: RedisConfig = RedisConfig()
     router: dict[str, Any] = {}
     pools: dict[str, Any] = {}
 
@@ -74,6 +92,10 @@ def parse_config(text: bytes) -> IndexerConfig:
     parse_listen(config.grpc.listen, "grpc.listen")
     for endpoint in config.events.bind:
         _check_endpoint("events.bind", endpoint)
+    if config.redis.url is not None:
+        _check_redis_url(config.redis.url)
+        if config.redis.folder is not None:
+            raise ConfigError("redis.folder: a server of our own, or redis.url: not both")
     check_replicas(config.replicas)
     for replica in config.replicas:
         check_endpoints(replica)
@@ -86,6 +108,23 @@ def check_endpoints(replica: ReplicaConfig) -> None:
         endpoint = getattr(replica, key)
         if endpoint is not None:
             _check_endpoint(f"replicas {replica.name!r}, {key}", endpoint)
+
+
+def _check_redis_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        settings = parse_qs(parts.query, keep_blank_values=True)
+        _, _ = parts.port, [int(text) for text in settings.get("db", ())]
+    except ValueError:
+        # The error's own words could be a password that stands in the wrong place.
+        raise ConfigError("redis.url: its host, port or db is not well formed") from None
+    address = parts.path if parts.scheme == "unix" else parts.netloc
+    if parts.scheme not in REDIS_SCHEMES or not address:
+        raise ConfigError(f"redis.url: not one of {', '.join(f'{s}://' for s in REDIS_SCHEMES)}")
+    if ":" in parts.netloc.rpartition("@")[0] or "password" in settings:
+        raise ConfigError(f"redis.url: put the password into the environment, {PASSWORD_VARIABLE}")
+    if not settings.keys() <= _REDIS_SETTINGS:
+        raise ConfigError(f"redis.url: it may set {', '.join(sorted(_REDIS_SETTINGS))}")
 
 
 def _check_endpoint(key: str, endpoint: str) -> None:

@@ -13,7 +13,7 @@ Rules it keeps:
 import asyncio
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import aiohttp
 import structlog
@@ -21,7 +21,9 @@ import structlog
 from indexer.config import IndexerConfig, check_endpoints
 from indexer.discovery import DiscoveryError, discover
 from indexer.hub import Hub, RankSource
+from indexer.index import ReplicaId
 from indexer.membership import NotFollowable, rank_sources
+from indexer.saved_state import Saved
 from indexer.sources import EngineFacts
 from proto.replica_config import ReplicaConfig, check_replica
 
@@ -52,10 +54,15 @@ class Following:
     """The replicas of one hub. Used on one event loop."""
 
     def __init__(
-        self, hub: Hub, config: IndexerConfig, headers: Mapping[str, str] | None = None
+        self,
+        hub: Hub,
+        config: IndexerConfig,
+        headers: Mapping[str, str] | None = None,
+        load: Callable[[RankSource], Awaitable[Saved | None]] | None = None,
     ) -> None:
         self.errors: dict[str, str] = {}
         self._hub, self._config, self._headers = hub, config, headers
+        self._load = load
         self._configured = {replica.name: replica for replica in config.replicas}
         self._registered: dict[str, ReplicaConfig] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -126,14 +133,31 @@ class Following:
             try:
                 facts = await discover(session, replica.url, settings.timeout_s)
                 sources = rank_sources(replica, facts, listening=listening)
-                self._reconcile(replica, sources)
+                saved = await self._kept(replica, sources)
+                self._reconcile(replica, sources, saved)
                 self._learn(sources, facts)
                 self._report_error(replica, None)
             except (DiscoveryError, NotFollowable, ValueError) as error:
                 self._report_error(replica, str(error))
             await asyncio.sleep(settings.interval_s)
 
-    def _reconcile(self, replica: ReplicaConfig, sources: tuple[RankSource, ...]) -> None:
+    async def _kept(
+        self, replica: ReplicaConfig, sources: tuple[RankSource, ...]
+    ) -> dict[ReplicaId, Saved | None]:
+        """What a store kept of the ranks that are new. Nothing awaits between this and its use."""
+        known = {source.replica_id for source in self._links_of.get(replica.name, ())}
+        new = [source for source in sources if source.replica_id not in known]
+        if self._load is None:
+            return {}
+        loaded = await asyncio.gather(*map(self._load, new))
+        return {source.replica_id: saved for source, saved in zip(new, loaded, strict=True)}
+
+    def _reconcile(
+        self,
+        replica: ReplicaConfig,
+        sources: tuple[RankSource, ...],
+        saved: Mapping[ReplicaId, Saved | None],
+    ) -> None:
         # What an engine says of its pool is learnt, and no reason to forget what it holds.
         sources = tuple(dataclasses.replace(source, blocks=None) for source in sources)
         before = self._links_of.get(replica.name, ())
@@ -143,7 +167,7 @@ class Following:
         self._links_of[replica.name] = tuple(source for source in before if source in sources)
         for source in sources:
             if source not in before:
-                self._hub.add(source, time.monotonic())
+                self._hub.add(source, time.monotonic(), saved.get(source.replica_id))
                 self._links_of[replica.name] += (source,)
                 _log.info(
                     "replica_joined",

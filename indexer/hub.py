@@ -10,6 +10,8 @@ the same code runs on ZMQ and in a simulated world. Rules (design, decision 7):
   connection is shows with its first frame; until then its replay endpoint is asked. Two live
   connections with the same topic and rank are refused: both are ignored, the index is cleared, and
   the evidence says so until one of them is gone.
+* With a ``writer`` each rank that can replay has a journal for a store; its state and its place in
+  the log may come from there.
 * What streams decide is queued and done one item at a time, so the shell can stop after any.
 """
 
@@ -29,12 +31,14 @@ from indexer.arrivals import (
     ReplayId,
     ReplayStopped,
 )
+from indexer.durability import LIMITS, Journal, JournalLimits, Writer
 from indexer.events import peek_rank
 from indexer.evidence import Evidence
 from indexer.index import MemoryIndex, ReplicaId
 from indexer.link import RECONNECT_S_MAX, RECONNECT_S_MIN, Link, RankSource
 from indexer.replay_queue import REPLAYS_MAX, ReplayQueue, ReplayTransport
 from indexer.replica import ReplicaState
+from indexer.saved_state import Saved
 from indexer.stream import ReplicaStream
 from indexer.stream_outputs import (
     Apply,
@@ -67,14 +71,16 @@ class Hub:
         *,
         seeds: tuple[str, ...] = ("0",),
         replays_max: int = REPLAYS_MAX,
-        track_changes: bool = False,
+        writer: str | None = None,
+        limits: JournalLimits = LIMITS,
     ) -> None:
         self.index = MemoryIndex()
         self.links: dict[ReplicaId, Link] = {}
         self.strangers: set[tuple[bytes, int]] = set()
         self._transport = transport
         self._seeds = seeds
-        self._track_changes = track_changes
+        self._writer = Writer(writer) if writer is not None else None
+        self._limits = limits
         self._work: deque[tuple[Link, Apply | Clear]] = deque()
         self._dialed: dict[ConnectionId, Link] = {}
         self._accepted: dict[ConnectionId, set[Link]] = {}
@@ -86,8 +92,11 @@ class Hub:
 
     # Membership.
 
-    def add(self, source: RankSource, now: float) -> Link:
-        """Begin to follow a rank. Raises ValueError where its topic is another rank's."""
+    def add(self, source: RankSource, now: float, saved: Saved | None = None) -> Link:
+        """Begin to follow a rank, with what a store kept of it: its first stream has to prove that.
+
+        Raises ValueError where its topic is another rank's.
+        """
         if source.endpoint is None and (source.topic, source.rank) in self._by_topic:
             other = self._by_topic[(source.topic, source.rank)].source.replica_id
             raise ValueError(
@@ -99,15 +108,25 @@ class Hub:
             source.pool,
             seeds=self._seeds,
             capacity=source.blocks,
-            track_changes=self._track_changes,
+            track_changes=self.keeps(source),
         )
         link = Link(source, state, reconnect_at=now)
+        if self._writer is not None and self.keeps(source):
+            position = saved.position if saved is not None else None
+            link.journal = Journal(state, self._writer, position, self._limits)
+        if saved is not None:
+            state.restore(saved)
+            link.last = state.applied
         self.links[source.replica_id] = link
         self.index.add(source.replica_id, state.indexed)
         if source.endpoint is None:
             self._by_topic[(source.topic, source.rank)] = link
             self._begin_unheard(link, now)
         return link
+
+    def keeps(self, source: RankSource) -> bool:
+        """Whether a store keeps this rank: without a replay nobody can prove what it kept."""
+        return self._writer is not None and source.replay_endpoint is not None
 
     def remove(self, replica_id: ReplicaId) -> None:
         """Stop to follow a rank and forget it."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from indexer.arrivals import ConnectionId, ReplayId
+from indexer.durability import Journal
 from indexer.index import PoolName, ReplicaId
 from indexer.replica import ReplicaState
 from indexer.stream import ReplicaStream
@@ -36,6 +37,8 @@ class Link:
 
     source: RankSource
     state: ReplicaState
+    # None: nothing of this rank is kept beyond the process.
+    journal: Journal | None = None
     stream: ReplicaStream | None = None
     connection: ConnectionId | None = None
     last: LastBatch | None = None

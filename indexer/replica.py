@@ -12,16 +12,16 @@ one after another, its roots feed the proof. Rules (design, decisions 2-6 and 9)
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 from indexer.events import BatchDecoder, BlockRemoved, BlockStored, KVEventBatch, MalformedBatch
 from indexer.evidence import Evidence, Facts, judge
 from indexer.index import IndexedReplica, PoolName, ReplicaId
+from indexer.notes import Counters, Notes
 from indexer.residency import FULL_ATTENTION_KINDS, ReplicaBlocks
+from indexer.saved_state import Saved, SavedState
 from indexer.schemes import SchemeProof, StoredBlocks, Verdict
 from indexer.stream import ReplicaStream
-from indexer.stream_outputs import Apply, Clear
+from indexer.stream_outputs import Apply, Clear, LastBatch
 from indexer.translation import Translator
 from proto.blockhash import show
 
@@ -33,46 +33,6 @@ LAGGING_BATCHES = 1000
 # Translations beyond twice the copies that are kept before those of gone blocks are dropped, so
 # that dropping costs each stored block O(1).
 TRANSLATIONS_SPARE = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something an operator would want to read, for the shell to log."""
-
-    event: str
-    fields: Mapping[str, Any]
-    warning: bool = True
-
-
-@dataclass(slots=True)
-class Counters:
-    """Plain numbers for metrics; they only grow."""
-
-    batches: int = 0
-    stored: int = 0
-    removed: int = 0
-    cleared: int = 0
-    clears: int = 0
-    malformed_batches: int = 0
-    unknown_events: int = 0
-    drifts: int = 0
-    restarts: int = 0
-
-
-@dataclass(slots=True)
-class Notes:
-    """Notes waiting for the shell. Bounded: of a burst the first ones tell the story."""
-
-    waiting: list[Note] = field(default_factory=list)
-    max: int = 100
-
-    def add(self, event: str, *, warning: bool = True, **fields: Any) -> None:
-        if len(self.waiting) < self.max:
-            self.waiting.append(Note(event, fields, warning))
-
-    def take(self) -> list[Note]:
-        taken, self.waiting = self.waiting, []
-        return taken
 
 
 class ReplicaState:
@@ -96,6 +56,8 @@ class ReplicaState:
         self.duplicate_publisher = False
         self.counters = Counters()
         self.notes = Notes()
+        # What the blocks are the result of; None where nothing that is known led to them.
+        self.applied: LastBatch | None = None
         self.applied_seq = -1
         self._ever_proven = False
         self._next_check = 0
@@ -117,11 +79,13 @@ class ReplicaState:
             self._ever_proven = False
             self.translator = None
             self._publish_schemes()
+        self.applied = None
         self._forget(output.reason)
 
     def apply(self, output: Apply) -> None:
         """One batch, whole. Never raises for anything that is in the payload."""
         self.applied_seq = output.seq
+        self.applied = LastBatch(output.seq, output.payload)
         self.counters.batches += 1
         try:
             batch = self._decoder.decode(output.payload)
@@ -141,6 +105,42 @@ class ReplicaState:
         """The engine dropped its cache; its AllBlocksCleared comes only with its next step."""
         if self.blocks.primary.counts:
             self._forget("the engine sleeps")
+
+    # What outlives the process.
+
+    def save(self) -> SavedState | None:
+        """What beside the blocks a store has to keep; None where the blocks are not worth keeping.
+
+        The names of translated blocks cannot be removed again without their translations.
+        """
+        if self.applied is None or self.translator is not None:
+            return None
+        return SavedState(
+            seq=self.applied.seq,
+            digest=self.applied.sha256(),
+            # Lower tiers are not kept, so they would be incomplete.
+            history_complete=self.indexed.history_complete and not self.blocks.has_lower_tiers,
+            unknown_event=self._unknown_event,
+            counts_drifted=self._drifted,
+            hybrid_groups=self.blocks.hybrid,
+            ever_proven=self._ever_proven,
+            base=self.proof.base,
+            forms=self.proof.proven_forms,
+            tier=self.blocks.primary_key,
+        )
+
+    def restore(self, saved: Saved) -> None:
+        """Begin with what a store kept: as after a reconnect, continuity has to be proven."""
+        state = saved.state
+        self.applied = LastBatch(state.seq, digest=state.digest)
+        self.applied_seq = state.seq
+        self.blocks.restore(state.tier, saved.counts, hybrid=state.hybrid_groups)
+        self.indexed.history_complete = state.history_complete
+        self._unknown_event, self._drifted = state.unknown_event, state.counts_drifted
+        # The same incarnation hashes as it did; its next root is checked as always.
+        self.proof.base, self.proof.proven_forms = state.base, state.forms
+        self._ever_proven = state.ever_proven
+        self._publish_schemes()
 
     # What it amounts to.
 

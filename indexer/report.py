@@ -11,6 +11,7 @@ def replica_report(hub: Hub, link: Link, now: float) -> dict[str, Any]:
     state, stream = link.state, link.stream
     evidence = hub.evidence(link.source.replica_id, now)
     asked_at = stream.nothing_newer_at if stream is not None else None
+    journal = link.journal
     return {
         "replica": link.source.replica_id,
         "pool": link.source.pool,
@@ -27,6 +28,9 @@ def replica_report(hub: Hub, link: Link, now: float) -> dict[str, Any]:
         "copies": state.blocks.gpu_copies,
         "capacity_blocks": state.blocks.capacity,
         "history_complete": state.indexed.history_complete,
+        "durable": journal is not None and journal.durable(now),
+        "durable_seq": journal.written_seq if journal is not None else None,
+        "store_rewrites": journal.rewrites if journal is not None else None,
         "scheme_disagreements": state.proof.disagreements,
         "vllm": state.proof.version,
         "event_endpoint": link.source.endpoint,
@@ -60,5 +64,8 @@ GAUGES = {
     "capacity_blocks": "Blocks of the engine's pool",
     "lag_batches": "Batches known and not yet applied",
     "seq": "Sequence number of the last applied batch",
+    "durable": "1 while a store keeps all of the index but its last moment",
+    "durable_seq": "Sequence number of the last batch that a store keeps the result of",
+    "store_rewrites": "Times the replica was written to the store from nothing",
     "scheme_disagreements": "Roots that the proven scheme did not reproduce",
 }

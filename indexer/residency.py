@@ -50,10 +50,13 @@ class TierKey(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What changed in the primary counts since the last delta; applying it twice is harmless."""
+    """What changed in the primary counts since the last delta; applying it twice is harmless.
 
-    added: frozenset[BlockHash]
-    removed: frozenset[BlockHash]
+    ``cleared``: all that was there before went first. ``copies`` are absolute.
+    """
+
+    cleared: bool
+    removed: list[BlockHash]
     copies: dict[BlockHash, int]
 
 
@@ -106,7 +109,8 @@ class ReplicaBlocks:
     def clear(self) -> None:
         """Forgets everything, in every tier."""
         if self._touched is not None:
-            self._touched.update(self.primary.counts)
+            self._touched.clear()
+        self._cleared = True
         self.primary = BlockCounts(Counter())
         self.primary_key: TierKey | None = None
         self.hybrid = False
@@ -208,17 +212,34 @@ class ReplicaBlocks:
         """The counts of a level's tiers in the primary group, for the matching of lower tiers."""
         return [counts.counts for key, counts in self._tiers.items() if key.level == level]
 
+    @property
+    def changes(self) -> int:
+        """How many blocks the next delta names; 0 without ``track_changes``."""
+        return len(self._touched or ())
+
     def take_delta(self) -> Delta:
         """Changes of the primary counts since the last call; needs ``track_changes``."""
         assert self._touched is not None, "made without track_changes"
         touched, self._touched = self._touched, set()
+        cleared, self._cleared = self._cleared, False
         counts = self.primary.counts
-        copies = {BlockHash(h): counts[h] for h in touched if h in counts}
         return Delta(
-            added=frozenset(copies),
-            removed=frozenset(BlockHash(h) for h in touched if h not in counts),
-            copies=copies,
+            cleared,
+            # What is gone after a clear went with it.
+            removed=[] if cleared else [BlockHash(h) for h in touched if h not in counts],
+            copies={BlockHash(h): counts[h] for h in touched if h in counts},
         )
+
+    def restore(self, key: TierKey | None, counts: Counter[int], *, hybrid: bool) -> None:
+        """``counts``, from a store, are the primary ones from now on: that is no change of them."""
+        self.clear()
+        self.hybrid = hybrid
+        self.primary = BlockCounts(counts, sum(counts.values()))
+        if key is not None:
+            self.primary_key = key
+            self._tiers[key] = self.primary
+            self.single_tier = True
+        self._cleared = False
 
     def _open_tier(self, event: BlockStored) -> BlockCounts:
         full_attention = event.kv_cache_spec_kind in FULL_ATTENTION_KINDS

@@ -197,12 +197,12 @@ class SchemeProof:
     def start_over(self) -> None:
         """Nothing is known any more: a new incarnation of the engine, or a disagreement."""
         self.base: EngineScheme | None = None
-        self._proven_forms: frozenset[ExtraKeyForm] | None = None
+        self.proven_forms: frozenset[ExtraKeyForm] | None = None
 
     @property
     def form_proven(self) -> bool:
         """A root with extra keys has been seen since the proof began."""
-        return self._proven_forms is not None
+        return self.proven_forms is not None
 
     @property
     def schemes(self) -> tuple[EngineScheme, ...]:
@@ -212,7 +212,7 @@ class SchemeProof:
         return tuple(self._with_form(self.base, form) for form in self._forms())
 
     def _forms(self) -> tuple[ExtraKeyForm, ...]:
-        possible = self._proven_forms or frozenset(EXTRA_KEY_FORMS)
+        possible = self.proven_forms or frozenset(EXTRA_KEY_FORMS)
         assumed = form_of_version(self.version)
         if assumed in possible:
             return (assumed,)
@@ -273,9 +273,9 @@ class SchemeProof:
     ) -> Verdict:
         if blocks.plain:
             return verdict
-        before = self._proven_forms
+        before = self.proven_forms
         narrowed = forms & (before or forms) or forms
-        self._proven_forms = narrowed
+        self.proven_forms = narrowed
         if verdict is Verdict.CONFIRMED and narrowed != before:
             return Verdict.FORM_PROVEN
         return verdict

@@ -316,8 +316,8 @@ class ReplicaStream:
             last = self.last
             if last is not None and seq <= last.seq:
                 self._release()
-                if last.payload is not None and seq == last.seq and not self._confirmed:
-                    if payload != last.payload:
+                if seq == last.seq and not self._confirmed:
+                    if not last.same(seq, payload):
                         return outputs + self._give_up_connection(
                             "live and replay come from two engines"
                         )

@@ -23,6 +23,13 @@ class LastBatch(msgspec.Struct, frozen=True, gc=False):
             return payload == self.payload
         return sha256(payload).digest() == self.digest
 
+    def sha256(self) -> bytes:
+        """What a store keeps of the bytes."""
+        if self.payload is not None:
+            return sha256(self.payload).digest()
+        assert self.digest is not None, "made with neither bytes nor digest"
+        return self.digest
+
 
 class Apply(msgspec.Struct, frozen=True, gc=False):
     seq: int

@@ -83,6 +83,7 @@ class RouterFile(Struct, frozen=True, forbid_unknown_fields=True):
     grpc: dict[str, Any] = {}
     events: dict[str, Any] = {}
     discovery: dict[str, Any] = {}
+    redis: dict[str, Any] = {}
 
     @property
     def engines(self) -> tuple[EngineConfig, ...]:

@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 def run_serve(arguments: argparse.Namespace) -> int:
     """Run both until SIGTERM or SIGINT. What is wrong with the configuration stops it before."""
     from indexer.app import IndexerApp
-    from indexer.config import parse_config
+    from indexer.config import PASSWORD_VARIABLE, parse_config
     from indexer.listener import ListenError
     from proto.config_file import ConfigError
     from router.app import RouterApp, load_tokenizers
@@ -104,7 +104,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        indexer, indexer_ready = IndexerApp(config, engine_headers()), asyncio.Event()
+        indexer = IndexerApp(config, engine_headers(), os.environ.get(PASSWORD_VARIABLE))
+        indexer_ready = asyncio.Event()
         # The indexer goes last: requests that are still running ask it.
         router_stopped = asyncio.Event()
         async with asyncio.TaskGroup() as group:

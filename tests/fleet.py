@@ -34,6 +34,7 @@ class Fleet:
         ranks: int = 1,
         configured: bool = True,
         sim_flags: Sequence[str] = (),
+        settings: str = "",
     ) -> None:
         self.http, events, replay = (free_port_pair() for _ in range(3))
         self.url = f"http://127.0.0.1:{self.http}"
@@ -53,11 +54,18 @@ class Fleet:
             f'[http]\nlisten = "127.0.0.1:{self.indexer_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             f"[events]\nbind = {json.dumps(bind)}\n"
-            "[discovery]\ninterval_s = 0.3\n"
+            f"[discovery]\ninterval_s = 0.3\n{settings}\n"
             + (f'[[replicas]]\nname = "a"\nurl = "{self.url}"\n' if configured else "")
         )
         self.config = config
-        self.indexer = stack.enter_context(process("indexer", "--config", str(config)))
+        self.indexer = self.start_indexer()
+
+    def start_indexer(self) -> "subprocess.Popen[str]":
+        return self.stack.enter_context(process("indexer", "--config", str(self.config)))
+
+    def kill_indexer(self) -> None:
+        self.indexer.kill()
+        self.indexer.wait()
 
     def generate(self, start: int, rank: int = 0, **keys: str) -> None:
         body = {"token_ids": list(range(start, start + 100)), "max_tokens": 20, "rank": rank} | keys
@@ -89,4 +97,4 @@ class Fleet:
                 return None
             return ranks[rank] if ranks[rank]["copies"] == self.truth(rank) > 0 else None
 
-        return dict(until(report, f"rank {rank} {evidence} and equal: {self.replicas()}"))
+        return dict(until(report, lambda: f"rank {rank} {evidence} and equal: {self.replicas()}"))

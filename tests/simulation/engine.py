@@ -7,6 +7,7 @@ that an index which has applied exactly this batch is held against.
 import random
 from collections import deque
 from collections.abc import Sequence
+from hashlib import sha256
 
 import msgspec
 
@@ -140,6 +141,10 @@ class WorldEngine:
     def truth(self) -> dict[BlockHash, int]:
         """Copies of each block, by the engine's names."""
         return dict(self.engine.truth())
+
+    def truth_of_digest(self, digest: bytes) -> dict[BlockHash, int]:
+        """What the pool held when the batch with this sha256 was published."""
+        return next(t for p, t in self.truth_of.items() if sha256(p).digest() == digest)
 
     def translated(self, truth: dict[BlockHash, int]) -> dict[BlockHash, int]:
         """The same by canonical names."""

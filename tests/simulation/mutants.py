@@ -25,6 +25,7 @@ class Mutant:
 
 
 STREAM, REPLICA, HUB = "indexer.stream", "indexer.replica", "indexer.hub"
+JOURNAL = "indexer.durability"
 MUTANTS = {
     "gap_applied": Mutant(
         "a gap is closed by replay or clears",
@@ -144,8 +145,8 @@ MUTANTS = {
     "proof_survives_restart": Mutant(
         "a restart voids the proof",
         REPLICA,
-        "            self._publish_schemes()\n        self._forget",
-        "        self._forget",
+        "            self._publish_schemes()\n        self.applied = None\n",
+        "        self.applied = None\n",
     ),
     "unknown_event_trusted": Mutant(
         "an unknown event degrades until the next clear",
@@ -174,8 +175,8 @@ MUTANTS = {
     "delta_forgets_clear": Mutant(
         "a delta covers what a clear removed",
         "indexer.residency",
-        "            self._touched.update(self.primary.counts)",
-        "            pass",
+        "        self._cleared = True\n",
+        "        self._cleared = False\n",
     ),
     "bisected_incomplete": Mutant(
         "an incomplete history is scanned from the end",
@@ -188,6 +189,66 @@ MUTANTS = {
         "indexer.translation",
         "if not blocks.dense or (parent is not None and parent not in self._names):",
         "if not blocks.dense:",
+    ),
+    "digest_not_compared": Mutant(
+        "a store's last batch is proven by its digest",
+        "indexer.stream_outputs",
+        "return sha256(payload).digest() == self.digest",
+        "return True",
+    ),
+    "restored_unproven": Mutant(
+        "what a store kept is gone on with only where it is proven",
+        HUB,
+        "            link.last = state.applied\n",
+        "",
+    ),
+    "restored_as_complete": Mutant(
+        "a history that was kept incomplete stays incomplete",
+        REPLICA,
+        "self.indexed.history_complete = state.history_complete",
+        "self.indexed.history_complete = True",
+    ),
+    "translations_kept": Mutant(
+        "blocks whose names cannot be removed again are not kept",
+        REPLICA,
+        "if self.applied is None or self.translator is not None:",
+        "if self.applied is None:",
+    ),
+    "half_a_rewrite_complete": Mutant(
+        "until a rewrite has ended the history is not called complete",
+        JOURNAL,
+        "if state is not None and self._backlog:",
+        "if False:",
+    ),
+    "elsewhere_ignored": Mutant(
+        "a store that stands elsewhere is written anew",
+        JOURNAL,
+        "                self.position = position\n                self._rewrite = True\n",
+        "                self.position = position\n",
+    ),
+    "unanswered_forgotten": Mutant(
+        "a flush is asked again until its answer is known",
+        JOURNAL,
+        "        if flush is self._asked:\n            self._ask_again_at = now + RETRY_S\n",
+        "        if flush is self._asked:\n            self._asked = None\n",
+    ),
+    "forgotten_changes_not_rewritten": Mutant(
+        "changes that were not remembered are written by a rewrite",
+        JOURNAL,
+        "            self._rewrite = True\n            blocks.take_delta()\n",
+        "            blocks.take_delta()\n",
+    ),
+    "clear_not_told": Mutant(
+        "a clear is told to the store",
+        JOURNAL,
+        "cleared = delta.cleared or self._rewrite",
+        "cleared = self._rewrite",
+    ),
+    "removals_not_told": Mutant(
+        "removals are never put off",
+        JOURNAL,
+        "removed = cast(list[int], delta.removed)",
+        "removed: list[int] = []",
     ),
 }
 

@@ -129,6 +129,11 @@ class Network:
         while len(connection.queue) > 1:
             connection.queue.pop()
 
+    def indexer_died(self) -> None:
+        """Every connection and replay ends with the indexer that asked for it."""
+        self.connections.clear()
+        self.replays.clear()
+
     def process_died(self, engine: WorldEngine) -> None:
         """Every connection to the old process ends, in one way or another."""
         for connection in list(self.connections.values()):

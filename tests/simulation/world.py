@@ -2,27 +2,32 @@
 
 The invariant (design): at every step the index of a replica is a subset, copy by copy, of the
 engine's pool as of the last applied batch, and equal to it where the history is said to be
-complete. After quiet it has caught up, and is complete wherever the engine can still tell its whole
-log.
+complete; so is what a store keeps of it, as of the batch that it names. After quiet it has caught
+up, and is complete wherever the engine can still tell its whole log; and an indexer that is killed
+then and started again knows all of it.
 """
 
 import random
 from collections.abc import Mapping
 
 from indexer.arrivals import Arrival, FrameReceived
+from indexer.durability import JournalLimits
 from indexer.evidence import Level
 from indexer.hub import Hub, Link, RankSource
 from indexer.index import PoolName, ReplicaId, match_replica
+from indexer.saved_state import Saved
 from indexer.stream_outputs import Apply
 from proto.blockhash import BlockHash
 from tests.simulation.engine import WorldEngine
+from tests.simulation.faults import Faults
 from tests.simulation.network import Network
+from tests.simulation.store_side import StoreSide
 
 POOL = PoolName("pool")
 ACTIONS = 60
 
 
-class World:
+class World(Faults):
     """``run`` raises AssertionError where the invariant does not hold."""
 
     def __init__(self, seed: int) -> None:
@@ -30,15 +35,26 @@ class World:
         names = [f"engine-{n}" for n in range(rng.choice((1, 1, 2)))]
         self.engines = {name: WorldEngine(rng, name) for name in names}
         self.network = Network(rng, self.engines)
-        self.hub = Hub(self.network, replays_max=self.network.replays_max, track_changes=True)
-        self.mirrors: dict[ReplicaId, dict[BlockHash, int]] = {}
+        self.storage = StoreSide(rng) if rng.random() < 0.6 else None
+        self.starts = 0
+        self.hub = self._new_hub()
         self.dials_in = {name: rng.random() < 0.3 for name in names}
         self.has_replay = {name: rng.random() < 0.85 for name in names}
+        self.knows_pool = {name: rng.random() < 0.8 for name in names}
         self.gentle = rng.random() < 0.3
         for name in names:
-            self._follow(name)
+            self._follow(name, None)
 
-    def _follow(self, name: str) -> None:
+    def _new_hub(self) -> Hub:
+        self.starts += 1
+        return Hub(
+            self.network,
+            replays_max=self.network.replays_max,
+            writer=f"writer-{self.starts}" if self.storage is not None else None,
+            limits=JournalLimits(changes_max=12, rewrite_blocks_max=5),
+        )
+
+    def _follow(self, name: str, saved: Saved | None) -> None:
         engine = self.engines[name]
         if self.dials_in[name]:
             self.network.dial_in(engine)
@@ -49,11 +65,16 @@ class World:
             endpoint=None if self.dials_in[name] else name,
             replay_endpoint=name if self.has_replay[name] else None,
             topic=engine.topic,
-            blocks=engine.capacity if self.rng.random() < 0.8 else None,
+            blocks=engine.capacity if self.knows_pool[name] else None,
         )
-        link = self.hub.add(source, 0.0)
+        link = self.hub.add(source, self.network.now, saved)
         link.state.learn(version=engine.wire.version + ".0", lora_paths={})
-        self.mirrors[ReplicaId(name)] = {}
+        if saved is not None:
+            self._check_saved(engine, saved)
+            # What was incomplete stays so until the engine's next clear.
+            engine.index_was_cleared |= not saved.state.history_complete
+            evidence = self.hub.evidence(ReplicaId(name), self.network.now)
+            assert evidence.level is not Level.EXACT, "not proven yet"
 
     def run(self) -> None:
         for _ in range(ACTIONS):
@@ -78,70 +99,35 @@ class World:
         elif not self.gentle:
             self._fault(engine)
         self._work(rng.randint(0, 6))
+        if self.storage is not None:
+            self.storage.act(self.hub, self.network.now)
+            if rng.random() < 0.02:
+                self._crash()
+
+    def _crash(self) -> None:
+        """kill -9 of the indexer; until it is back, nobody hears what the engines say."""
+        assert self.storage is not None
+        self.network.indexer_died()
+        if not self.network.reliable:
+            for engine in self.engines.values():
+                self._go_on_unheard(engine)
+        self.hub = self._new_hub()
+        for name in self.engines:
+            away = not self.network.reliable and self.rng.random() < 0.1
+            self._follow(name, None if away else self.storage.store.load(name))
+
+    def _go_on_unheard(self, engine: WorldEngine) -> None:
+        if self.rng.random() < 0.3:
+            engine.start()
+        for _ in range(self.rng.choice((0, 1, 3, 12))):
+            engine.submit()
+            engine.step()
 
     def _step(self, engine: WorldEngine) -> None:
         # Behind a proxy the first number has to arrive: nothing else gives the restart away.
         gentle = self.gentle or (engine.proxied and engine.seq < 1)
         fates = ("sent",) if gentle else ("sent",) * 14 + ("dropped", "burnt")
         self.network.publish(engine, engine.step(self.rng.choice(fates)))
-
-    def _fault(self, engine: WorldEngine) -> None:
-        self.rng.choice(
-            (
-                self._restart,
-                self._restart_behind_proxy,
-                self._reset,
-                lambda engine: engine.abort_one(),
-                lambda engine: self.network.publish(engine, engine.publish_garbage()),
-                lambda engine: self.network.publish(engine, engine.publish_unknown()),
-                self._drop_connections,
-                self._half_open_connections,
-                self._stall_connections,
-                self._report_sleep,
-            )
-        )(engine)
-
-    def _restart(self, engine: WorldEngine) -> None:
-        self.network.process_died(engine)
-        engine.start()
-        if self.dials_in[engine.name]:
-            self.network.dial_in(engine)
-
-    def _restart_behind_proxy(self, engine: WorldEngine) -> None:
-        """The connection outlives the process: only numbers that fall back tell."""
-        engine.start()
-        engine.proxied = True
-        for connection in self.network.connections.values():
-            if connection.engine is engine and connection.half_open_since is None:
-                connection.incarnation = engine.incarnation
-
-    def _reset(self, engine: WorldEngine) -> None:
-        if engine.engine.reset_prefix_cache() and self.rng.random() < 0.7:
-            engine.submit()
-            self._step(engine)
-
-    def _drop_connections(self, engine: WorldEngine) -> None:
-        for connection in self.network.of(engine):
-            self.network.drop(connection, self.rng.randint(0, 4))
-            if self.dials_in[engine.name]:
-                self.network.dial_in(engine)
-
-    def _half_open_connections(self, engine: WorldEngine) -> None:
-        for connection in self.network.of(engine):
-            self.network.half_open(connection)
-            if self.dials_in[engine.name]:
-                self.network.dial_in(engine)
-
-    def _stall_connections(self, engine: WorldEngine) -> None:
-        for connection in self.network.of(engine):
-            connection.stalled_until = self.network.now + self.rng.choice((0.5, 3.0, 9.0))
-
-    def _report_sleep(self, engine: WorldEngine) -> None:
-        """Discovery says that the engine sleeps, rightly or late."""
-        link = self.hub.links[ReplicaId(engine.name)]
-        engine.index_was_cleared = True
-        link.state.slept()
-        self._follow_changes(link)
 
     def _deliver(self, count: int) -> None:
         for _ in range(count):
@@ -160,7 +146,6 @@ class World:
                 return
             link, output = self.hub._work[0]
             self.hub.step()
-            self._follow_changes(link)
             if isinstance(output, Apply):
                 self._check_applied(link, output)
             else:
@@ -201,20 +186,27 @@ class World:
         if not engine.skips_cache:
             assert match_replica(link.state.indexed, hashes).gpu == expected
 
-    def _follow_changes(self, link: Link) -> None:
-        """Applying each delta to a mirror must give the index: what a store would hold."""
-        delta = link.state.blocks.take_delta()
-        mirror = self.mirrors[link.source.replica_id]
-        for block_hash in delta.removed:
-            mirror.pop(block_hash, None)
-        mirror.update(delta.copies)
-        assert delta.added == frozenset(delta.copies)
-        assert mirror == dict(link.state.blocks.primary.counts), "deltas lost a change"
+    def _check_saved(self, engine: WorldEngine, saved: Saved) -> None:
+        """What a store keeps is the truth as of the batch that it names, or less of it."""
+        truth = engine.truth_of_digest(saved.state.digest)
+        assert_subset(saved.counts, truth)
+        if saved.state.history_complete and not saved.state.unknown_event:
+            assert dict(saved.counts) == truth, "kept as complete, yet not equal to the pool"
 
     def _quiet(self) -> None:
         """Everything is delivered, every engine has told all it has to tell, one probe answered."""
         self.network.reliable = True
+        if self.storage is not None:
+            self.storage.reliable = True
         self._settle(15.0)
+        self._speak()
+        self._settle(20.0)
+        for replica_id, link in self.hub.links.items():
+            self._check_quiet(replica_id, link)
+        if self.storage is not None:
+            self._check_restart()
+
+    def _speak(self, pause_s: float = 0.0) -> None:
         for engine in self.engines.values():
             # A clear that an idle engine holds back comes with its next step (design, invariant),
             # and that a last batch was burnt shows when another one follows.
@@ -223,9 +215,38 @@ class World:
                 engine.submit()
                 while engine.engine.has_requests:
                     self.network.publish(engine, engine.step())
-        self._settle(20.0)
-        for replica_id, link in self.hub.links.items():
-            self._check_quiet(replica_id, link)
+                    self._settle(pause_s)
+
+    def _check_restart(self) -> None:
+        """Killed and started again, the indexer knows what it knew."""
+        before = {name: self._known(name) for name in self.hub.links}
+        evidence = {name: self.hub.evidence(name, self.network.now) for name in self.hub.links}
+        kept = [name for name in self.hub.links if self._is_kept(name)]
+        for name in kept:
+            journal = self.hub.links[name].journal
+            assert journal is not None and journal.durable(self.network.now), "not durable"
+        self._crash()
+        self._settle(8.0)
+        for name in kept:
+            assert self._known(name) == before[name], "a restart forgot something"
+        # An engine that connects to us is known to be there once it says something.
+        self._speak(pause_s=1.0)
+        self._settle(8.0)
+        for name in kept:
+            now_known = self.hub.evidence(name, self.network.now)
+            if evidence[name].level is not Level.FALLBACK:
+                assert set(now_known.reasons) <= set(evidence[name].reasons), f"{now_known}"
+            self._check_quiet(name, self.hub.links[name])
+
+    def _known(self, name: ReplicaId) -> tuple[object, ...]:
+        state = self.hub.links[name].state
+        return dict(state.blocks.primary.counts), state.indexed.scheme_ids
+
+    def _is_kept(self, name: ReplicaId) -> bool:
+        """Translated blocks are not kept, and what no replay proves is not believed."""
+        link = self.hub.links[name]
+        proves = self.has_replay[name] and not self.engines[name].replay_is_dead
+        return proves and link.state.translator is None
 
     def _settle(self, seconds: float) -> None:
         until = self.network.now + seconds
@@ -233,6 +254,8 @@ class World:
             self.network.advance(0.5)
             self.hub.tick(self.network.now)
             self._deliver_all()
+            if self.storage is not None:
+                self.storage.flush(self.hub, self.network.now)
 
     def _deliver_all(self) -> None:
         for _ in range(3):
