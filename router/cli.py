@@ -14,6 +14,7 @@ from typing import Any
 
 from proto.config_file import ConfigError
 from proto.contract import DEFAULT_POOL
+from router.practices.commands import add_practice_commands
 from router.tokens_command import add_tokens
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
@@ -58,6 +59,7 @@ def add_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--config", required=True, metavar="FILE", help="TOML, see the example")
     parser.set_defaults(run=run_router, logs=True)
     add_tokens(subcommands)
+    add_practice_commands(subcommands)
 
 
 def run_router(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""The practices that keep prefixes whole, as commands: what breaks them, and what mends it."""

@@ -1,0 +1,9 @@
+"""The subcommands of the practices, each declared beside what it runs."""
+
+import argparse
+
+_Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
+
+
+def add_practice_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
+    """Declare them in the order of use: what breaks a prefix, then what a fleet can hold."""
