@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from tests.processes import call, until
 from tests.valkey import plain_client, valkey
 
 # So few batches that every test's engine has published more than it can replay.
-FLAGS = ("--buffer-steps", "8", "--blocks", "2048")
+BUFFER_STEPS = 8
+FLAGS = ("--buffer-steps", str(BUFFER_STEPS), "--blocks", "2048")
 # On disk with every write, so that a server that is killed comes back with all of it.
 DISK = {"appendonly": "yes", "appendfsync": "always"}
 
@@ -37,7 +38,9 @@ class Durable(Fleet):
         for start in range(1_000, 10_000, 1_000):
             self.generate(start)
         self.caught_up()
-        return self.kept()
+        report = self.kept()
+        assert report["seq"] > 2 * BUFFER_STEPS
+        return report
 
     def kept(self) -> dict[str, Any]:
         """The report, once a store keeps what it says."""
@@ -52,7 +55,7 @@ class Durable(Fleet):
         self.kill_indexer()
         self.indexer = self.start_indexer()
 
-    def matched(self, token_ids: range) -> int:
+    def matched(self, token_ids: Sequence[int]) -> int:
         with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:
             request = pb.MatchTokensRequest(token_ids=token_ids)
             matches = IndexerStub(channel).MatchTokens(request, timeout=60).matches
@@ -90,9 +93,12 @@ def test_a_restart_with_an_emptied_store_is_shown(tmp_path: Path) -> None:
         fleet.indexer = fleet.start_indexer()
         until(lambda: [r["reasons"] for r in fleet.replicas()] == [["incomplete_history"]], "shown")
         assert fleet.matched(range(100)) == 0
+        # The engine has the first six blocks, and announces only those that come behind them.
         body = {"token_ids": list(range(200)), "max_tokens": 1}
         call(f"{fleet.url}/sim/generate", body)
         until(lambda: fleet.matched(range(200)) == 12, "the whole prefix is found")
+        assert fleet.matched([*range(120), *range(80_000, 80_080)]) == 7
+        assert fleet.matched([*range(100), *range(80_000, 80_080)]) == 0
 
 
 def test_an_engine_restarted_while_nobody_listened_is_not_believed(tmp_path: Path) -> None:

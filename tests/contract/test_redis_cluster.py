@@ -23,13 +23,13 @@ SLOTS = 16_384
 
 
 @asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[list[redis.Redis]]:
+async def cluster(folder: Path, binary: Path | None) -> AsyncIterator[list[redis.Redis]]:
     """A client of each master, once they agree on who has which slots."""
     with ExitStack() as stack:
         clients = []
         for number in range(MASTERS):
             config = {"cluster-enabled": "yes", "cluster-port": free_port_pair()}
-            server = stack.enter_context(valkey(folder / str(number), **config))
+            server = stack.enter_context(valkey(folder / str(number), binary=binary, **config))
             client = stack.enter_context(plain_client(server))
             first, end = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS
             client.execute_command("CLUSTER ADDSLOTSRANGE", first, end - 1)
@@ -53,9 +53,9 @@ def _port(client: redis.Redis) -> int:
     return int(client.connection_pool.connection_kwargs["port"])
 
 
-async def test_a_cluster_keeps_every_replica(tmp_path: Path) -> None:
+async def test_a_cluster_keeps_every_replica(tmp_path: Path, binary: Path | None) -> None:
     """Twenty replicas, spread over the masters, are written and loaded as by one server."""
-    async with cluster(tmp_path) as clients:
+    async with cluster(tmp_path, binary) as clients:
         store = RedisStore(f"redis+cluster://127.0.0.1:{_port(clients[0])}")
         replicas = [ReplicaId(f"replica-{number}") for number in range(20)]
         for replica in replicas:
@@ -66,9 +66,9 @@ async def test_a_cluster_keeps_every_replica(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_a_slot_that_moves_is_followed(tmp_path: Path) -> None:
+async def test_a_slot_that_moves_is_followed(tmp_path: Path, binary: Path | None) -> None:
     """Resharding a replica's slot to another master loses neither a flush nor a load."""
-    async with cluster(tmp_path) as clients:
+    async with cluster(tmp_path, binary) as clients:
         replica = ReplicaId("replica-1")
         store = RedisStore(f"redis+cluster://127.0.0.1:{_port(clients[0])}")
         await store.flush(POOL, replica, FIRST)

@@ -119,9 +119,11 @@ async def test_keys_of_another_version_are_left_alone(
         assert client.hgetall(other) == {b"position": b"x:1", b"seq": b"7"}
 
 
-async def test_a_restarted_server_is_told_the_script_again(tmp_path: Path) -> None:
+async def test_a_restarted_server_is_told_the_script_again(
+    tmp_path: Path, binary: Path | None
+) -> None:
     """And goes on where its data are; with older data it says where it stands."""
-    with valkey(tmp_path, appendonly="yes", appendfsync="always") as server:
+    with valkey(tmp_path, binary=binary, appendonly="yes", appendfsync="always") as server:
         async with store_at(f"redis://127.0.0.1:{server.port}") as store:
             await store.flush(POOL, REPLICA, FIRST)
             server.stop()
@@ -135,9 +137,9 @@ async def test_a_restarted_server_is_told_the_script_again(tmp_path: Path) -> No
             assert await store.flush(POOL, REPLICA, flush("w:2", "w:3", held=3)) == Elsewhere("w:1")
 
 
-async def test_a_password_is_needed_and_never_shown(tmp_path: Path) -> None:
+async def test_a_password_is_needed_and_never_shown(tmp_path: Path, binary: Path | None) -> None:
     """Right it serves; wrong or missing it is an error without any secret in it."""
-    with valkey(tmp_path) as server:
+    with valkey(tmp_path, binary=binary) as server:
         with plain_client(server) as client:
             client.config_set("requirepass", SECRET)
         url = f"redis://default@127.0.0.1:{server.port}"
@@ -158,9 +160,12 @@ async def test_a_password_is_needed_and_never_shown(tmp_path: Path) -> None:
             assert await store.warnings() == []
 
 
-async def test_a_read_only_server_is_unavailable(tmp_path: Path) -> None:
+async def test_a_read_only_server_is_unavailable(tmp_path: Path, binary: Path | None) -> None:
     """A replica refuses to be written, says so, and what it holds can still be loaded."""
-    with valkey(tmp_path / "a") as first, valkey(tmp_path / "b") as second:
+    with (
+        valkey(tmp_path / "a", binary=binary) as first,
+        valkey(tmp_path / "b", binary=binary) as second,
+    ):
         async with store_at(f"redis://127.0.0.1:{first.port}") as store:
             await store.flush(POOL, REPLICA, FIRST)
             with plain_client(first) as client:
@@ -169,9 +174,9 @@ async def test_a_read_only_server_is_unavailable(tmp_path: Path) -> None:
                 await store.flush(POOL, REPLICA, flush("w:1", "w:2", held=3))
 
 
-async def test_a_full_server_writes_nothing_or_all(tmp_path: Path) -> None:
+async def test_a_full_server_writes_nothing_or_all(tmp_path: Path, binary: Path | None) -> None:
     """Out of memory it is unavailable, and what it kept before is still whole."""
-    with valkey(tmp_path) as server:
+    with valkey(tmp_path, binary=binary) as server:
         async with store_at(f"redis://127.0.0.1:{server.port}") as store:
             await store.flush(POOL, REPLICA, FIRST)
             with plain_client(server) as client:
@@ -184,9 +189,9 @@ async def test_a_full_server_writes_nothing_or_all(tmp_path: Path) -> None:
             assert await store.flush(POOL, REPLICA, second) == Written()
 
 
-async def test_an_unfit_server_is_warned_of(tmp_path: Path) -> None:
+async def test_an_unfit_server_is_warned_of(tmp_path: Path, binary: Path | None) -> None:
     """A policy that evicts would take blocks one by one."""
-    with valkey(tmp_path, **{"maxmemory-policy": "allkeys-lru"}) as server:
+    with valkey(tmp_path, binary=binary, **{"maxmemory-policy": "allkeys-lru"}) as server:
         async with store_at(f"redis://127.0.0.1:{server.port}") as store:
             (warning,) = await store.warnings()
             assert "allkeys-lru" in warning and "noeviction" in warning
@@ -209,10 +214,10 @@ async def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path) -> None
             await store.flush(POOL, REPLICA, FIRST)
 
 
-async def test_a_unix_socket_serves(tmp_path: Path) -> None:
+async def test_a_unix_socket_serves(tmp_path: Path, binary: Path | None) -> None:
     """As TCP does."""
     path = tmp_path / "s"
-    with valkey(tmp_path / "data", unixsocket=str(path)):
+    with valkey(tmp_path / "data", binary=binary, unixsocket=str(path)):
         async with store_at(f"unix://{path}") as store:
             assert await store.flush(POOL, REPLICA, FIRST) == Written()
             assert await store.load(POOL, REPLICA) == Saved("w:1", STATE, Counter(FIRST.copies))
