@@ -43,6 +43,7 @@ def router_config(policy: str, urls: Sequence[str]) -> str:
     """The file of `pointsman serve`, with everything that has a port on one of the kernel's."""
     sections = [
         f'[router]\nlisten = "127.0.0.1:0"\npolicy = "{policy}"',
+        '[admin]\nlisten = "127.0.0.1:0"',
         '[http]\nlisten = "127.0.0.1:0"',
         '[grpc]\nlisten = "127.0.0.1:0"',
         f"[pools.default]\ntokenizer = {json.dumps(str(TOKENIZER_DIRECTORY))}",

@@ -1,8 +1,8 @@
 """The indexer's configuration: one TOML file, checked whole before anything starts.
 
 Every key has a default but the replicas' names and URLs. The file may be one that the router reads
-too: its sections, ``router`` and ``pools``, are left to it. Secrets are no keys: they come from the
-environment.
+too: its sections (``router``, ``admin``, ``pools``) are left to it. Secrets are no keys: they come
+from the environment.
 """
 
 from typing import Annotated, Any
@@ -82,6 +82,7 @@ class IndexerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     discovery: DiscoveryConfig = DiscoveryConfig()
     redis: RedisConfig = RedisConfig()
     router: dict[str, Any] = {}
+    admin: dict[str, Any] = {}
     pools: dict[str, Any] = {}
 
 

@@ -4,7 +4,8 @@ replicas, probes engines, and serves. It decides nothing.
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import structlog
@@ -12,12 +13,15 @@ from aiohttp import web
 
 from proto.config_file import ConfigError, parse_listen
 from proto.contract import Indexer
+from router.admin import AdminHandler, AdminServer, release_handlers
 from router.config import RouterFile
 from router.fleet import Fleet
-from router.http_server import make_runner
+from router.http_server import Handler, make_runner
 from router.load import InflightLoad
+from router.metrics import ReleaseCollector
 from router.policy import POLICIES
 from router.probes import Probes
+from router.releases import Releases
 from router.routing import PoolRouting, Routing
 from router.server import RouterServer
 from router.tokenizer import HashingThread, PoolTokenizer, PromptHasher, TokenizerError
@@ -106,22 +110,37 @@ class RouterApp:
     ) -> None:
         config = self.file.router
         server = RouterServer(self.routing, upstream, body_bytes_max=config.body_bytes_max)
-        runner = make_runner(server.handle)
-        await runner.setup()
-        try:
-            host, port = parse_listen(config.listen, "router.listen")
-            site = web.TCPSite(runner, host, port, backlog=_BACKLOG)
-            await site.start()
+        async with AsyncExitStack() as listeners:
+            self.admin_address = await self._start_admin(server, listeners)
+            runner = await listeners.enter_async_context(_set_up(server.handle))
+            site = await _listen(runner, config.listen, "router.listen")
             self.address = runner.addresses[0]
-            _log.info("router_started", listen=self.address[:2], policy=config.policy)
+            _log.info(
+                "router_started",
+                listen=self.address[:2],
+                admin=self.admin_address and self.admin_address[:2],
+                policy=config.policy,
+            )
             if ready is not None:
                 ready.set()
             await self._work_until(stopping)
             await site.stop()
             await self._drain()
-        finally:
-            await runner.cleanup()
-            _log.info("router_stopped")
+        _log.info("router_stopped")
+
+    async def _start_admin(
+        self, server: RouterServer, listeners: AsyncExitStack
+    ) -> tuple[str, int] | None:
+        """Where it listens, None where it is not wanted."""
+        if not self.file.admin.listen:
+            return None
+        releases = Releases()
+        server.registry.register(ReleaseCollector(releases))
+        handlers: dict[tuple[str, str], AdminHandler] = {**release_handlers(releases)}
+        runner = await listeners.enter_async_context(_set_up(AdminServer(handlers).handle))
+        await _listen(runner, self.file.admin.listen, "admin.listen")
+        address: tuple[str, int] = runner.addresses[0]
+        return address
 
     async def _work_until(self, stopping: asyncio.Event) -> None:
         config = self.file.router
@@ -152,3 +171,24 @@ class RouterApp:
                     await asyncio.sleep(0.05)
         except TimeoutError:
             _log.warning("requests_cut_off", inflight=load.inflight)
+
+
+@asynccontextmanager
+async def _set_up(handler: Handler) -> AsyncIterator[web.ServerRunner]:
+    runner = make_runner(handler)
+    await runner.setup()
+    try:
+        yield runner
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(runner: web.ServerRunner, listen: str, key: str) -> web.TCPSite:
+    """Raises OSError, which names the key: with two listeners, which of them is half the answer."""
+    host, port = parse_listen(listen, key)
+    site = web.TCPSite(runner, host, port, backlog=_BACKLOG)
+    try:
+        await site.start()
+    except OSError as error:
+        raise OSError(f"{key}: {error.strerror or error}") from None
+    return site

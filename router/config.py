@@ -1,4 +1,5 @@
-"""The router's configuration: the file the indexer reads too, with ``[router]`` and ``[pools]``.
+"""The router's configuration: the file the indexer reads too, with ``[router]``, ``[admin]`` and
+``[pools]``.
 
 Checked whole before anything starts. Secrets are no keys: they come from the environment.
 """
@@ -58,6 +59,12 @@ class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class AdminConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """``listen``: where an operator marks releases and asks; "" for nowhere."""
+
+    listen: str = "127.0.0.1:9465"
+
+
 class PoolConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """``tokenizer``: a folder with the model's tokenizer.json and tokenizer_config.json.
 
@@ -77,6 +84,7 @@ class RouterFile(Struct, frozen=True, forbid_unknown_fields=True):
 
     replicas: Annotated[list[ReplicaConfig], Meta(min_length=1, max_length=REPLICAS_MAX)]
     router: RouterConfig = RouterConfig()
+    admin: AdminConfig = AdminConfig()
     pools: dict[Name, PoolConfig] = {}
     hash_seeds: list[Any] = []
     http: dict[str, Any] = {}
@@ -99,6 +107,8 @@ def parse_router_config(text: bytes) -> RouterFile:
     check_replicas(file.replicas)
     parse_listen(file.router.listen, "router.listen")
     parse_listen(file.router.indexer, "router.indexer")
+    if file.admin.listen:
+        parse_listen(file.admin.listen, "admin.listen")
     if file.router.policy not in POLICIES:
         raise ConfigError(f"router.policy: {file.router.policy!r} is none of {', '.join(POLICIES)}")
     _check_pools(file)

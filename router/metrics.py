@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from router.placement import Placement
 from router.proxy import RelayResult
+from router.releases import Releases
 from router.routing import Routing
 
 # From a full hit on an idle engine to a long prompt in a queue.
@@ -118,3 +119,22 @@ class RoutingCollector(Collector):
             "Blocks booked until their event",
             value=len(routing.fleet.optimistic),
         )
+
+
+class ReleaseCollector(Collector):
+    """The last mark alone has a series of its name, so that names stay bounded."""
+
+    def __init__(self, releases: Releases) -> None:
+        self._releases = releases
+
+    def collect(self) -> Iterator[Metric]:
+        releases = self._releases
+        yield CounterMetricFamily("pointsman_releases", "Releases marked", value=releases.count)
+        at = GaugeMetricFamily(
+            "pointsman_release_timestamp_seconds",
+            "Unix time of the last release that was marked",
+            labels=["release"],
+        )
+        if releases.marked_at is not None:
+            at.add_metric([releases.name], releases.marked_at)
+        yield at

@@ -32,9 +32,9 @@ class RouterServer:
         self.routing = routing
         self._upstream = upstream
         self._body_bytes_max = body_bytes_max
-        self._registry = CollectorRegistry()
-        self._registry.register(RoutingCollector(lambda: self.routing))
-        self._metrics = RouterMetrics(self._registry)
+        self.registry = CollectorRegistry()
+        self.registry.register(RoutingCollector(lambda: self.routing))
+        self._metrics = RouterMetrics(self.registry)
         self._handlers: dict[tuple[str, str], _Handler] = {
             ("POST", CHAT_PATH): self._complete,
             ("POST", COMPLETIONS_PATH): self._complete,
@@ -107,7 +107,7 @@ class RouterServer:
         return web.json_response(report, status=200 if ready else 503)
 
     async def _prometheus(self, request: web.BaseRequest) -> web.Response:
-        body = generate_latest(self._registry)
+        body = generate_latest(self.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

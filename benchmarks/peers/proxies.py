@@ -73,6 +73,7 @@ def pointsman(policy: str, engines: Sequence[Engine]) -> Iterator[Program]:
 def _pointsman_config(policy: str, port: int, engines: Sequence[Engine]) -> str:
     sections = [
         f'[router]\nlisten = "127.0.0.1:{port}"\npolicy = "{policy}"',
+        '[admin]\nlisten = "127.0.0.1:0"',
         '[http]\nlisten = "127.0.0.1:0"',
         '[grpc]\nlisten = "127.0.0.1:0"',
     ]

@@ -34,8 +34,10 @@ class Services:
         self.names = "abcdefgh"[:replicas]
         self.ports = {name: tuple(free_port_pair() for _ in range(3)) for name in self.names}
         self.sims = {name: self.start_sim(name) for name in self.names}
-        self.router_port, self.http_port, self.grpc_port = (free_port_pair() for _ in range(3))
+        ports = (free_port_pair() for _ in range(4))
+        self.router_port, self.http_port, self.grpc_port, self.admin_port = ports
         self.url = f"http://127.0.0.1:{self.router_port}"
+        self.admin_url = f"http://127.0.0.1:{self.admin_port}"
         self.config = folder / "pointsman.toml"
         self.config.write_text(self._config(settings))
         if together:
@@ -53,6 +55,7 @@ class Services:
             f'{replicas}[router]\nlisten = "127.0.0.1:{self.router_port}"\n'
             f'indexer = "127.0.0.1:{self.grpc_port}"\nexpose_matches = true\n'
             f"probe_interval_s = 0.2\nindexer_s_max = 5.0\ntokenize_s_max = 5.0\n{settings}\n"
+            f'[admin]\nlisten = "127.0.0.1:{self.admin_port}"\n'
             f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             "[discovery]\ninterval_s = 0.3\n"

@@ -41,6 +41,7 @@ class Services:
             f'{replicas}[router]\nlisten = "127.0.0.1:{self.router_port}"\n'
             f'indexer = "127.0.0.1:{self.grpc_port}"\nexpose_matches = true\n'
             "probe_interval_s = 0.5\nindexer_s_max = 5.0\ntokenize_s_max = 5.0\n"
+            '[admin]\nlisten = "127.0.0.1:0"\n'
             f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             f"[events]\nbind = {binds!r}\n"

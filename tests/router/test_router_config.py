@@ -36,6 +36,7 @@ def test_both_services_read_the_same_file() -> None:
         (REPLICA + POOL + "[router]\npolicies = 1\n", "router: .*policies"),
         (REPLICA + POOL + '[router]\nlisten = "8080"\n', "router.listen: '8080' is not HOST:PORT"),
         (REPLICA + POOL + '[router]\nindexer = "x"\n', "router.indexer: 'x' is not HOST:PORT"),
+        (REPLICA + POOL + '[admin]\nlisten = "x"\n', "admin.listen: 'x' is not HOST:PORT"),
         (REPLICA + POOL + "[router]\ninflight_max = 0\n", "router.inflight_max"),
         (REPLICA + POOL + "[router]\ntie_tolerance = 2.0\n", "router.tie_tolerance"),
         (REPLICA + POOL + '[pools.x]\ntokenizer = "t"\n', "pools.x: no replica is in it"),
