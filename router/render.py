@@ -23,8 +23,6 @@ _RESERVED_KWARGS = frozenset(
     "padding truncation max_length return_tensors return_dict return_assistant_tokens_mask "
     "tokenizer_kwargs".split()
 )
-_FUNCTION_KEYS = frozenset({"name", "description", "parameters", "strict", "defer_loading"})
-_TOOL_KEYS = frozenset({"type", "function", "defer_loading"})
 # Fields of any kind of content part that the engine consumes; others reach a template that is
 # given parts.
 _KNOWN_PART_KEYS = frozenset(
@@ -127,12 +125,13 @@ def _tools(body: dict[str, Any], exclude_unused: bool) -> list[dict[str, Any]] |
 
 
 def _tool(tool: Any) -> dict[str, Any]:
+    """Any other key is dropped, as engines do since 0.27.
+
+    Before, templates were given it too: with such a tool only the blocks before it are found there.
+    """
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict) or tool.get("type", "function") != "function":
         raise NotRendered("a tool is no function")
-    # Engines before 0.33 kept further keys, later ones drop them.
-    if not (_TOOL_KEYS.issuperset(tool) and _FUNCTION_KEYS.issuperset(function)):
-        raise NotRendered("a tool has keys of its own")
     name, description = function.get("name"), function.get("description")
     parameters = function.get("parameters")
     if not isinstance(name, str) or not isinstance(description, str | None):

@@ -93,6 +93,14 @@ def _traps(release: Release, lora_paths: Mapping[str, str]) -> Iterator[Finding]
             "before 0.31 they are hashed without a tag: one tenant's blocks may pass for another's",
             "upgrade to 0.31 or newer, or let no client choose its cache_salt",
         )
+    if release < (0, 27, 0):
+        yield Finding(
+            "warning",
+            "version_tool_keys",
+            "a tool's unknown keys are part of the prompt",
+            "before 0.27 they reach the template; 0.27 and pointsman leave them out",
+            "upgrade to 0.27 or newer if clients put marks such as cache_control into tools",
+        )
     if (0, 11, 1) > release >= (0, 10, 2) and not lora_paths:
         yield Finding(
             "warning",

@@ -57,6 +57,7 @@ def _with_tools() -> dict[str, Body]:
     strict = {"type": "function", "function": TOOLS[0]["function"] | {"strict": True}}
     bare = {"type": "function", "function": {"name": "now"}}
     unknown = {"type": "function", "function": TOOLS[1]["function"], "x-note": "kept out"}
+    marked = {"type": "function", "function": TOOLS[1]["function"] | {"cache_control": {"a": 1}}}
     function_first = {key: TOOLS[0][key] for key in ("function", "type")}
     empty = {"name": "nothing", "parameters": {"type": "object", "properties": {}}}
     named = {"type": "function", "function": {"name": "cancel"}}
@@ -69,6 +70,7 @@ def _with_tools() -> dict[str, Body]:
         "strict": [strict],
         "bare": [bare],
         "unknown_key": [unknown],
+        "unknown_function_key": [marked],
         "function_first": [function_first],
         "no_description": [{"type": "function", "function": empty}],
     }

@@ -222,7 +222,7 @@ def test_nothing_that_needs_a_request_is_known_without_one() -> None:
     exam = exam_with(probes=(), parity=(), rank={"log": {"batches": 0, "roots": 0, "schemes": ()}})
     found = not_ok(exam, Asked())
     assert [f.check for f in found] == ["scheme", "cached_tokens", "token_parity"]
-    assert all(f.level == "unknown" and "--probe MODEL" in f.fix for f in found)
+    assert all(f.level == "unknown" and "--probe" in f.fix for f in found)
 
 
 def test_each_rank_is_looked_at() -> None:
@@ -273,13 +273,24 @@ def test_engines_that_cannot_be_told_apart_are_found() -> None:
         ("0.32.0+cpu", {"sql": "/"}, [("ok", "version")]),
         ("0.30.1", {}, [("ok", "version")]),
         ("0.30.1", {"sql": "/"}, [("ok", "version"), ("warning", "version_untagged")]),
-        ("0.16.0", {}, [("ok", "version"), ("warning", "version_extra_keys")]),
+        ("0.28.0", {}, [("ok", "version")]),
+        ("0.26.0", {}, [("ok", "version"), ("warning", "version_tool_keys")]),
+        (
+            "0.16.0",
+            {},
+            [
+                ("ok", "version"),
+                ("warning", "version_extra_keys"),
+                ("warning", "version_tool_keys"),
+            ],
+        ),
         (
             "0.11.0",
             {},
             [
                 ("ok", "version"),
                 ("warning", "version_extra_keys"),
+                ("warning", "version_tool_keys"),
                 ("warning", "version_lora"),
             ],
         ),
@@ -290,9 +301,18 @@ def test_engines_that_cannot_be_told_apart_are_found() -> None:
                 ("ok", "version"),
                 ("problem", "version_lora"),
                 ("warning", "version_extra_keys"),
+                ("warning", "version_tool_keys"),
             ],
         ),
-        ("0.10.1", {}, [("problem", "version"), ("warning", "version_extra_keys")]),
+        (
+            "0.10.1",
+            {},
+            [
+                ("problem", "version"),
+                ("warning", "version_extra_keys"),
+                ("warning", "version_tool_keys"),
+            ],
+        ),
         ("0.34.0", {}, [("warning", "version")]),
         ("1.0", {}, [("warning", "version")]),
         ("dev", {}, [("unknown", "version")]),
