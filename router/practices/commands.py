@@ -2,8 +2,11 @@
 
 import argparse
 
+from router.practices.capacity_command import add_capacity
+
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
 
 
 def add_practice_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     """Declare them in the order of use: what breaks a prefix, then what a fleet can hold."""
+    add_capacity(subcommands)
