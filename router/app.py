@@ -27,6 +27,9 @@ from router.server import RouterServer
 from router.tokenizer import HashingThread, PoolTokenizer, PromptHasher, TokenizerError
 from router.upstream import Upstream
 from router.waiting import WaitingRoom
+from router.warm_bodies import NoWarmBodies, load_warm_bodies
+from router.warm_up import WarmUpPlan
+from router.warming import WarmUps
 
 _log = structlog.get_logger("router")
 
@@ -51,6 +54,18 @@ def load_tokenizers(file: RouterFile) -> dict[str, PoolTokenizer]:
     return tokenizers
 
 
+def load_warm_ups(file: RouterFile) -> dict[str, WarmUpPlan]:
+    """Per pool that has bodies to warm up with. Raises ConfigError."""
+    plans = {}
+    for name, pool in file.pools.items():
+        if pool.warm_up is not None:
+            try:
+                plans[name] = WarmUpPlan(load_warm_bodies(pool.warm_up), pool.warm_up_s_max)
+            except NoWarmBodies as error:
+                raise ConfigError(f"pools.{name}.warm_up: {error}") from None
+    return plans
+
+
 class RouterApp:
     """Everything that a router runs. Once ``ready`` is set, ``address`` says where it listens."""
 
@@ -60,9 +75,10 @@ class RouterApp:
         tokenizers: Mapping[str, PoolTokenizer],
         indexer: Indexer,
         engine_headers: Mapping[str, str] | None = None,
+        warm_ups: Mapping[str, WarmUpPlan] | None = None,
     ) -> None:
         self.file, self._tokenizers, self._indexer = file, tokenizers, indexer
-        self._engine_headers = engine_headers
+        self._engine_headers, self._warm_ups = engine_headers, warm_ups or {}
 
     async def run(
         self, ready: asyncio.Event | None = None, stopping: asyncio.Event | None = None
@@ -145,15 +161,18 @@ class RouterApp:
     async def _work_until(self, stopping: asyncio.Event) -> None:
         config = self.file.router
         async with aiohttp.ClientSession(headers=self._engine_headers) as session:
+            warm_ups = WarmUps(self.routing, session, self._warm_ups)
             probes = Probes(
                 self.routing.fleet.replicas,
                 session,
                 interval_s=config.probe_interval_s,
                 timeout_s=config.probe_timeout_s,
                 on_change=self.routing.wake_one,
+                on_cold=warm_ups.begin,
             )
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(probes.run()), group.create_task(self._watch())]
+                works = (warm_ups.run(), probes.run(), self._watch())
+                tasks = [group.create_task(work) for work in works]
                 await stopping.wait()
                 for task in tasks:
                     task.cancel()

@@ -70,13 +70,16 @@ class PoolConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     The others are what the engines are started with: ``chat_template`` a file, as in
     ``--chat-template`` (an empty one: the model has none); ``chat_template_kwargs`` as in
-    ``--default-chat-template-kwargs``.
+    ``--default-chat-template-kwargs``. ``warm_up``: a folder of request bodies that a replica gets
+    when it joins, for no longer than ``warm_up_s_max``.
     """
 
     tokenizer: str
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = {}
     exclude_tools_when_tool_choice_none: bool = False
+    warm_up: str | None = None
+    warm_up_s_max: _Seconds = 60.0
 
 
 class RouterFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,8 +98,9 @@ class RouterFile(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def engines(self) -> tuple[EngineConfig, ...]:
+        warmed = {name for name, pool in self.pools.items() if pool.warm_up is not None}
         return tuple(
-            EngineConfig(r.name, r.url.rstrip("/"), r.pool, r.data_parallel_size)
+            EngineConfig(r.name, r.url.rstrip("/"), r.pool, r.data_parallel_size, r.pool in warmed)
             for r in self.replicas
         )
 

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from proto.blockhash import CanonicalScheme, HashScheme
+from proto.blockhash import CanonicalScheme, HashScheme, RequestKeys
 from proto.contract import HashedPrefix, ReplicaMatch, ReplicaView
 from router.load import InflightLoad, Lease
+from router.openai import ParsedRequest
 from router.optimistic import Booking, OptimisticBlocks
 from router.policy import Candidate
 from router.replicas import Replica, ReplicaSet
@@ -103,6 +104,18 @@ class Fleet:
         proven = {s.id: s for view in views if view.pool == pool for s in view.schemes}
         return tuple(proven.values()) or (APPROXIMATE_SCHEME,)
 
+    def key_variants(self, pool: str, request: ParsedRequest) -> tuple[RequestKeys, ...]:
+        """An adapter's path is in its hashes, and may differ between replicas."""
+        salt, model = request.cache_salt, request.model
+        paths = self.replicas.lora_paths(pool, model)
+        if not paths:
+            return (RequestKeys(cache_salt=salt),)
+        return tuple(RequestKeys(lora_name=model, lora_path=p, cache_salt=salt) for p in paths)
+
+    def scheme_ids(self, replica: str) -> tuple[str, ...]:
+        """Those that the replica has proven; () where it is matched by its bookings."""
+        return self._of(replica).scheme_ids
+
     def evidence(self, replica: str, match: ReplicaMatch | None = None) -> str:
         """ "exact", or with its reasons: "degraded(silent|lagging)"."""
         known = match or self._of(replica).view
@@ -181,3 +194,12 @@ class Fleet:
 def predicted_cached_tokens(matched_blocks: int, prompt_tokens: int, block_size: int) -> int:
     """What the engine will report of a prompt of which it holds so many leading blocks."""
     return min(matched_blocks, max(0, prompt_tokens - 1) // block_size) * block_size
+
+
+def usable_schemes(
+    schemes: tuple[HashScheme, ...], variants: tuple[RequestKeys, ...]
+) -> tuple[HashScheme, ...]:
+    """Before vLLM 0.11.1 an adapter is hashed by a number that depends on the order of loading."""
+    if variants[0].lora_name is None:
+        return schemes
+    return tuple(s for s in schemes if s.describe()["extra_keys"] != "lora_int")

@@ -1,6 +1,6 @@
 """A shell: what Prometheus may read of the router."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,7 +9,9 @@ from prometheus_client.registry import Collector
 from router.placement import Placement
 from router.proxy import RelayResult
 from router.releases import Releases
+from router.replicas import Engine
 from router.routing import Routing
+from router.warm_up import OUTCOMES
 
 # From a full hit on an idle engine to a long prompt in a queue.
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -111,6 +113,7 @@ class RoutingCollector(Collector):
         for what, times in routing.went_without.items():
             without.add_metric([what], times)
         yield from (inflight, outstanding, up, without)
+        yield from _warm_ups(routing.fleet.replicas.engines.values())
         yield GaugeMetricFamily(
             "pointsman_waiting_requests", "Requests waiting for room", value=routing.waiting
         )
@@ -119,6 +122,34 @@ class RoutingCollector(Collector):
             "Blocks booked until their event",
             value=len(routing.fleet.optimistic),
         )
+
+
+def _warm_ups(engines: Iterable[Engine]) -> Iterator[Metric]:
+    """Of engines that are warmed up; the figures of a last warm-up stay until the next."""
+
+    def gauge(name: str, text: str, label: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"pointsman_{name}", text, labels=[label])
+
+    warming = gauge("engine_warming", "1 while its warm-up bodies are being sent", "engine")
+    seconds = gauge("warm_up_seconds", "Time that the last warm-up took", "engine")
+    resident = gauge("warm_up_resident_blocks", "Blocks seen after the last warm-up", "replica")
+    blocks = gauge("warm_up_prompt_blocks", "Full blocks of the bodies of it", "replica")
+    ended = CounterMetricFamily(
+        "pointsman_warm_ups", "Warm-ups, by outcome", labels=["engine", "outcome"]
+    )
+    for engine in engines:
+        if not engine.config.warm_up:
+            continue
+        warming.add_metric([engine.config.name], engine.warming)
+        for outcome in OUTCOMES:
+            ended.add_metric([engine.config.name, outcome], engine.warm_ups[outcome])
+        if (report := engine.warmed_up) is not None:
+            seconds.add_metric([engine.config.name], report.seconds)
+            for replica in report.replicas:
+                if (known := report.blocks(replica)) is not None:
+                    resident.add_metric([replica], known[0])
+                    blocks.add_metric([replica], known[1])
+    yield from (warming, seconds, resident, blocks, ended)
 
 
 class ReleaseCollector(Collector):

@@ -25,7 +25,9 @@ class ProbeFailed(Exception):
 
 
 class Probes:
-    """One task per engine. ``on_change`` is called when an engine came back or left."""
+    """One task per engine. ``on_change`` is called when an engine came back or left, ``on_cold``
+    when one came that is to be warmed up.
+    """
 
     def __init__(
         self,
@@ -35,10 +37,11 @@ class Probes:
         interval_s: float,
         timeout_s: float,
         on_change: Callable[[], None] = lambda: None,
+        on_cold: Callable[[Engine], None] = lambda engine: None,
     ) -> None:
         self._replicas, self._session = replicas, session
         self._interval_s, self._timeout_s = interval_s, timeout_s
-        self._on_change = on_change
+        self._on_change, self._on_cold = on_change, on_cold
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -47,9 +50,13 @@ class Probes:
                 group.create_task(self._follow(engine))
 
     async def _follow(self, engine: Engine) -> None:
-        was_up = None
+        was_up, joins = None, 0
         while True:
             await self.probe(engine)
+            if engine.joins != joins:
+                joins = engine.joins
+                if engine.warming:
+                    self._on_cold(engine)
             if engine.up != was_up:
                 was_up = engine.up
                 self._say(engine)
@@ -69,7 +76,7 @@ class Probes:
         except ProbeFailed as error:
             engine.probe_failed(str(error))
         else:
-            engine.answered(answer)
+            self._replicas.answered(engine, answer)
 
     async def _ask(self, url: str) -> ProbeAnswer:
         async with self._session.get(f"{url}/health") as response:
@@ -88,7 +95,7 @@ class Probes:
             if response.status != 200:
                 hint = "; is VLLM_API_KEY set?" if response.status == 401 else ""
                 raise ProbeFailed(f"{response.url.path} answers {response.status}{hint}")
-            body = await response.content.read(_ANSWER_BYTES_MAX)
+            body = await read_answer(response, _ANSWER_BYTES_MAX)
             try:
                 return msgspec.json.decode(body)
             except msgspec.DecodeError:
@@ -96,9 +103,22 @@ class Probes:
 
     def _say(self, engine: Engine) -> None:
         if engine.up:
-            _log.info("engine_in_service", engine=engine.config.name, models=list(engine.models))
+            _log.info(
+                "engine_in_service",
+                engine=engine.config.name,
+                models=list(engine.models),
+                state=engine.state,
+            )
         else:
             _log.warning("engine_out_of_service", engine=engine.config.name, error=engine.error)
+
+
+async def read_answer(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+    """A whole body, or so much of it that it is too long to be what was asked for."""
+    body = b""
+    while len(body) < bytes_max and (chunk := await response.content.readany()):
+        body += chunk
+    return body[:bytes_max]
 
 
 def _models(answer: Any) -> tuple[ServedModel, ...]:

@@ -23,6 +23,7 @@ from router.fleet import (
     Fleet,
     HashedRequest,
     predicted_cached_tokens,
+    usable_schemes,
 )
 from router.openai import OpaquePrompt, ParsedRequest
 from router.placement import Placement
@@ -124,8 +125,8 @@ class Walk:
         if pool.hasher is None or isinstance(prompt, OpaquePrompt):
             self._goes_without("no_tokenizer" if pool.hasher is None else "opaque")
             return NOT_HASHED
-        variants = self._key_variants(name)
-        schemes = _usable(self.routing.fleet.schemes(name), variants)
+        variants = self.routing.fleet.key_variants(name, self.request)
+        schemes = usable_schemes(self.routing.fleet.schemes(name), variants)
         try:
             hashed = await pool.hasher.hash(prompt, schemes, variants, self.request.session)
         except NotTokenized as error:
@@ -133,14 +134,6 @@ class Walk:
             return NOT_HASHED
         self.phases_ms.update(hashed.phases)
         return HashedRequest(hashed.prompt_tokens, tuple(schemes), hashed.prefixes)
-
-    def _key_variants(self, pool: str) -> tuple[RequestKeys, ...]:
-        """An adapter's path is in its hashes, and may differ between replicas."""
-        salt, model = self.request.cache_salt, self.request.model
-        paths = self.routing.fleet.replicas.lora_paths(pool, model)
-        if not paths:
-            return (RequestKeys(cache_salt=salt),)
-        return tuple(RequestKeys(lora_name=model, lora_path=p, cache_salt=salt) for p in paths)
 
     def _goes_without(self, what: str) -> None:
         self.without = what
@@ -291,12 +284,3 @@ class _Turn:
         """Room that it was offered may be more than it took: the next one looks."""
         if self._waiter is not None:
             self._room.leave(self._waiter)
-
-
-def _usable(
-    schemes: tuple[HashScheme, ...], variants: tuple[RequestKeys, ...]
-) -> tuple[HashScheme, ...]:
-    """Before vLLM 0.11.1 an adapter is hashed by a number that depends on the order of loading."""
-    if variants[0].lora_name is None:
-        return schemes
-    return tuple(s for s in schemes if s.describe()["extra_keys"] != "lora_int")

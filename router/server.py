@@ -102,8 +102,11 @@ class RouterServer:
             pools[engine.config.pool] |= engine.up
         ready = all(pools.values())
         report: dict[str, Any] = {"ready": ready, "pools": pools}
-        report["engines"] = {e.config.name: "up" if e.up else (e.error or "down") for e in engines}
+        report["engines"] = {e.config.name: e.state for e in engines}
         report["evidence"] = {r.id: fleet.evidence(r.id) for r in fleet.replicas.replicas}
+        warmed = {e.config.name: e.warm_up_state for e in engines if e.config.warm_up}
+        if warmed:
+            report["warm_up"] = warmed
         return web.json_response(report, status=200 if ready else 503)
 
     async def _prometheus(self, request: web.BaseRequest) -> web.Response:

@@ -29,6 +29,7 @@ class Services:
         together: bool = False,
         sim_flags: tuple[str, ...] = (),
         settings: str = "",
+        pool_settings: str = "",
     ) -> None:
         self.stack, self.folder, self.sim_flags = stack, folder, sim_flags
         self.names = "abcdefgh"[:replicas]
@@ -39,7 +40,7 @@ class Services:
         self.url = f"http://127.0.0.1:{self.router_port}"
         self.admin_url = f"http://127.0.0.1:{self.admin_port}"
         self.config = folder / "pointsman.toml"
-        self.config.write_text(self._config(settings))
+        self.config.write_text(self._config(settings, pool_settings))
         if together:
             self.router = self.start("serve", "router_started")
         else:
@@ -47,7 +48,7 @@ class Services:
             self.router = self.start("router", "router_started")
         until(self.all_in_service, "all replicas are in service")
 
-    def _config(self, settings: str) -> str:
+    def _config(self, settings: str, pool_settings: str) -> str:
         replicas = "".join(
             f'[[replicas]]\nname = "{name}"\nurl = "{self.sim_url(name)}"\n' for name in self.names
         )
@@ -59,7 +60,7 @@ class Services:
             f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             "[discovery]\ninterval_s = 0.3\n"
-            '[pools.default]\ntokenizer = "benchmarks/data"\n'
+            f'[pools.default]\ntokenizer = "benchmarks/data"\n{pool_settings}\n'
         )
 
     def start_sim(self, name: str) -> Running:
