@@ -60,10 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     """Imports here, since every package of ours needs ``proto`` to be ours."""
     from benchmarks.cli import add_commands as add_benchmark_commands
     from indexer.cli import add_commands as add_indexer_commands
-    from indexer.doctor.command import add_doctor
+    from indexer.doctor.command import Loaders, add_doctor
     from router.cli import CONFIG_EXAMPLE
     from router.cli import add_commands as add_router_commands
-    from router.tokens_command import add_template_flags, load_chat_ids
+    from router.tokens_command import add_template_flags, load_chat_ids, load_pools_chat_ids
 
     parser = argparse.ArgumentParser(
         prog="pointsman", description="A precise, KV-event-driven prefix-aware router for vLLM."
@@ -85,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(run=run_serve, logs=True)
     add_router_commands(subcommands)
     add_indexer_commands(subcommands)
-    add_template_flags(add_doctor(subcommands, load_chat_ids))
+    doctor = add_doctor(subcommands, Loaders(load_chat_ids, load_pools_chat_ids))
+    add_template_flags(doctor)
     add_benchmark_commands(subcommands)
     return parser
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from router.tokens import Lora
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
+# From a chat's body to its token ids; raises ValueError where it has none.
+ChatIds = Callable[[bytes], Sequence[int]]
 
 _EXAMPLE = f"""\
 example: the hashes that an engine with PYTHONHASHSEED=0 and sha256_cbor gives this chat's blocks
@@ -111,17 +113,25 @@ def load_tokenizer(arguments: argparse.Namespace) -> "PoolTokenizer":
         raise AskedWrongly(f"--model: {error}") from None
 
 
-def load_chat_ids(arguments: argparse.Namespace) -> Callable[[bytes], Sequence[int]]:
-    """A function from a chat's body to its token ids, which raises ValueError where it has none.
-
-    Raises ValueError where the tokenizer cannot be loaded.
-    """
-    from router.tokens import NotReported, tokens_of
-
+def load_chat_ids(arguments: argparse.Namespace) -> ChatIds:
+    """With the model of the flags. Raises ValueError where it cannot be loaded."""
     try:
-        tokenizer = load_tokenizer(arguments)
+        return _chat_ids(load_tokenizer(arguments))
     except AskedWrongly as error:
         raise ValueError(str(error)) from None
+
+
+def load_pools_chat_ids(text: bytes) -> dict[str, ChatIds]:
+    """For each pool of a configuration file. Raises ConfigError, which is a ValueError."""
+    from router.app import load_tokenizers
+    from router.config import parse_router_config
+
+    tokenizers = load_tokenizers(parse_router_config(text))
+    return {pool: _chat_ids(tokenizer) for pool, tokenizer in tokenizers.items()}
+
+
+def _chat_ids(tokenizer: "PoolTokenizer") -> ChatIds:
+    from router.tokens import NotReported, tokens_of
 
     def chat_ids(body: bytes) -> Sequence[int]:
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from indexer.doctor.connecting_findings import connecting_finding
 from indexer.doctor.facts import Asked, Examination, RankFacts
 from indexer.doctor.finding import Finding
 from indexer.doctor.scheme_findings import scheme_finding
@@ -16,16 +17,16 @@ _CONFIG = (
 
 def event_findings(exam: Examination, engine: EngineFacts, asked: Asked) -> Iterator[Finding]:
     if not exam.ranks:
-        yield _no_sources(engine)
+        yield _no_sources(engine, asked)
         return
     yield Finding("ok", "events", _published(exam))
-    if engine.sources is None:
-        yield _configured()
+    if exam.configured:
+        yield _configured(exam, engine, asked)
     yield from _ports(exam.ranks)
     several = len(exam.ranks) > 1
     for facts in exam.ranks:
         rank = facts.rank if several else None
-        yield _endpoint(facts, rank)
+        yield _endpoint(facts, asked, rank)
         yield _replay(facts, rank)
         yield _buffer(facts, rank)
         yield from _batches(facts, rank)
@@ -38,7 +39,15 @@ def _published(exam: Examination) -> str:
     return f"KV events are {'looked for' if exam.configured else 'on'} at {where}"
 
 
-def _no_sources(engine: EngineFacts) -> Finding:
+def _no_sources(engine: EngineFacts, asked: Asked) -> Finding:
+    if engine.sources is None and asked.by_file:
+        return Finding(
+            "problem",
+            "events",
+            f"vLLM {engine.version} does not tell where its events are, nor does the configuration",
+            "only 0.31 and newer answer /kv_event_sources",
+            "set event_endpoint, replay_endpoint and data_parallel_size of the replica",
+        )
     if engine.sources is None:
         return Finding(
             "unknown",
@@ -57,7 +66,9 @@ def _no_sources(engine: EngineFacts) -> Finding:
     )
 
 
-def _configured() -> Finding:
+def _configured(exam: Examination, engine: EngineFacts, asked: Asked) -> Finding:
+    if asked.by_file:
+        return _by_file(exam, engine)
     return Finding(
         "warning",
         "event_config",
@@ -66,6 +77,23 @@ def _configured() -> Finding:
         "set event_endpoint, replay_endpoint and data_parallel_size of the replica in the"
         " configuration file, or upgrade",
     )
+
+
+def _by_file(exam: Examination, engine: EngineFacts) -> Finding:
+    """Names of one host differ, so ports are what can be held against what the engine says."""
+    told = {facts.rank: _port(facts.source.endpoint) for facts in exam.ranks if facts.listens}
+    for source in engine.sources or ():
+        port = _port(source.endpoint)
+        if source.binds and told.get(source.rank, port) != port:
+            return Finding(
+                "warning",
+                "event_config",
+                f"rank {source.rank} publishes at port {port}, and port {told[source.rank]} is"
+                " configured",
+                "that is right only where something between maps the one to the other",
+                "leave out event_endpoint and replay_endpoint: vLLM 0.31 and newer is asked",
+            )
+    return Finding("ok", "event_config", "the configuration says where its events are")
 
 
 def _ports(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -93,10 +121,10 @@ def _port(endpoint: str | None) -> int | None:
         return None
 
 
-def _endpoint(facts: RankFacts, rank: int | None) -> Finding:
+def _endpoint(facts: RankFacts, asked: Asked, rank: int | None) -> Finding:
     endpoint = facts.source.endpoint
     if not facts.listens:
-        return _connects(facts, rank)
+        return connecting_finding(facts, asked, rank)
     if facts.lost is not None:
         return Finding(
             "problem",
@@ -108,28 +136,6 @@ def _endpoint(facts: RankFacts, rank: int | None) -> Finding:
             rank,
         )
     return Finding("ok", "endpoint", f"listens at {endpoint}, and can be heard", rank=rank)
-
-
-def _connects(facts: RankFacts, rank: int | None) -> Finding:
-    endpoint = facts.source.endpoint
-    if endpoint.startswith("tcp://0.0.0.0:"):
-        return Finding(
-            "problem",
-            "endpoint",
-            f"the engine connects to {endpoint} and is heard by nobody",
-            "vLLM listens only where the endpoint has a * (or ::, or is ipc)",
-            f"write {endpoint.replace('0.0.0.0', '*')} into --kv-events-config",
-            rank,
-        )
-    return Finding(
-        "warning",
-        "endpoint",
-        f"the engine connects to {endpoint} instead of listening",
-        "vLLM listens only where the endpoint has a * (or ::, or is ipc)",
-        "put a * in place of the host; or let pointsman listen there (events.bind), and give each"
-        " engine a topic of its own",
-        rank,
-    )
 
 
 def _replay(facts: RankFacts, rank: int | None) -> Finding:

@@ -16,9 +16,10 @@ import aiohttp
 import msgspec
 
 from indexer.discovery import DiscoveryError, KeyRefused, ReplicaUnavailable, discover, fetch
+from indexer.doctor.ears import Ears
 from indexer.doctor.facts import Asked, Examination, ParityFacts, ProbeFacts, RankFacts
 from indexer.doctor.log import ExaminedLog
-from indexer.doctor.places import ToldEndpoints, sources_of
+from indexer.doctor.places import sources_of
 from indexer.doctor.probes import (
     ChatIds,
     cached_tokens_of,
@@ -28,6 +29,7 @@ from indexer.doctor.probes import (
     shown,
 )
 from indexer.doctor.sockets import RankSockets
+from indexer.doctor.targets import Target
 from indexer.sources import EngineFacts, host_of
 
 DISCOVERY_S_MAX = 10.0
@@ -39,23 +41,32 @@ _THREADS_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """What to ask, and how. ``probe``: the model of the requests; None: none are sent."""
+    """What to ask, and how. ``model``: of the probes; None: the first that each engine serves.
+
+    ``binds``: where engines connect to us.
+    """
 
     asked: Asked
-    told: ToldEndpoints = field(default_factory=ToldEndpoints)
     headers: Mapping[str, str] = field(default_factory=dict)
-    probe: str | None = None
-    chat_ids: ChatIds | None = None
+    model: str | None = None
+    binds: Sequence[str] = ()
 
 
-def examine(urls: Sequence[str], doctor: Doctor) -> list[Examination]:
-    return asyncio.run(_examine_all(urls, doctor))
+def examine(targets: Sequence[Target], doctor: Doctor) -> list[Examination]:
+    ears = Ears(doctor.binds) if doctor.binds else None
+    try:
+        return asyncio.run(_examine_all(targets, doctor, ears))
+    finally:
+        if ears is not None:
+            ears.close()
 
 
-async def _examine_all(urls: Sequence[str], doctor: Doctor) -> list[Examination]:
+async def _examine_all(
+    targets: Sequence[Target], doctor: Doctor, ears: Ears | None
+) -> list[Examination]:
     with ThreadPoolExecutor(_THREADS_MAX) as threads:
         async with aiohttp.ClientSession(headers=doctor.headers) as session:
-            patients = [_Patient(url, doctor, session, threads) for url in urls]
+            patients = [_Patient(target, doctor, session, threads, ears) for target in targets]
             return await asyncio.gather(*(patient.examine() for patient in patients))
 
 
@@ -67,17 +78,22 @@ class _Refused(Exception):
 class _Patient:
     """One engine while it is looked at."""
 
-    url: str
+    target: Target
     doctor: Doctor
     session: aiohttp.ClientSession
     threads: ThreadPoolExecutor
+    ears: Ears | None
+
+    @property
+    def url(self) -> str:
+        return self.target.url
 
     async def examine(self) -> Examination:
-        exam = Examination(self.url)
+        exam = Examination(self.url, blocks=self.target.blocks)
         try:
             engine = await discover(self.session, self.url, DISCOVERY_S_MAX)
-            told = engine.sources is None
-            sources = sources_of(engine, host_of(self.url), self.doctor.told)
+            told = engine.sources is None or self.target.told.by_file
+            sources = sources_of(engine, host_of(self.url), self.target.told)
         except KeyRefused as error:
             return replace(exam, refusal="key", why=str(error))
         except ReplicaUnavailable as error:
@@ -87,7 +103,10 @@ class _Patient:
         exam = replace(exam, engine=engine, configured=told, unhealthy=await self._unhealthy())
         seeds = self.doctor.asked.seeds
         logs = [ExaminedLog(engine.version, engine.lora_paths, seeds) for _ in sources]
-        sockets = [RankSockets(s, log, told=told) for s, log in zip(sources, logs, strict=True)]
+        sockets = [
+            RankSockets(source, log, told=told, ears=self.ears)
+            for source, log in zip(sources, logs, strict=True)
+        ]
         try:
             await asyncio.gather(*(self._in_thread(rank.connect) for rank in sockets))
             exam = await self._probed(exam, engine, len(sources))
@@ -111,15 +130,15 @@ class _Patient:
         return None
 
     async def _probed(self, exam: Examination, engine: EngineFacts, ranks: int) -> Examination:
-        model = self.doctor.probe
-        if model is None:
+        if not self.doctor.asked.probe:
             return exam
+        model = self.doctor.model or engine.models[0]
         block_size = engine.cache.block_size_tokens
         probes = [await self._probe(model, block_size, r, ranks) for r in range(max(1, ranks))]
         parity: list[ParityFacts] = []
-        if self.doctor.chat_ids is not None:
+        if self.target.chat_ids is not None:
             parity = [
-                await self._parity(name, body, self.doctor.chat_ids)
+                await self._parity(name, body, self.target.chat_ids)
                 for name, body in parity_bodies(model)
             ]
         return replace(exam, probes=tuple(probes), parity=tuple(parity))

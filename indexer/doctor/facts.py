@@ -59,11 +59,26 @@ class ReplayFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class EarFacts:
+    """What came to where we listened for engines that connect. ``failed``: why we could not.
+
+    ``connections`` are those of all engines; ``batches`` are this rank's, by topic and number.
+    """
+
+    endpoints: tuple[str, ...] = ()
+    failed: str | None = None
+    connections: int = 0
+    batches: int = 0
+    other_topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RankFacts:
     """One rank's publisher. ``lost``: why its event socket cannot be heard; None: it is heard, or
     the engine connects and it was not tried. ``replay`` None: it has no replay endpoint.
 
-    ``buffer_steps`` None: not told. ``listens``: it is the engine that binds.
+    ``buffer_steps`` None: not told. ``listens``: it is the engine that binds. ``ears`` None: it
+    does, or nobody listened for it.
     """
 
     source: EventSource
@@ -72,6 +87,7 @@ class RankFacts:
     lost: str | None
     replay: ReplayFacts | None
     log: LogFacts
+    ears: EarFacts | None = None
 
     @property
     def rank(self) -> int:
@@ -102,12 +118,16 @@ class ParityFacts:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the doctor was told: what bears on the findings of every engine."""
+    """What the doctor was told: what bears on the findings of every engine.
+
+    ``by_file``: with a configuration file instead of flags.
+    """
 
     key_given: bool = False
     seeds: tuple[str, ...] = ("0",)
     probe: bool = False
     model_given: bool = False
+    by_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +135,7 @@ class Examination:
     """One engine. ``refusal`` and ``why`` where it did not say what it is.
 
     ``unhealthy``: what /health answered, None if all is well. ``configured``: where its events are
-    was told by flags.
+    was told by flags or by a file, and so was ``blocks`` if it is not None.
     """
 
     url: str
@@ -124,6 +144,7 @@ class Examination:
     engine: EngineFacts | None = None
     unhealthy: str | None = None
     configured: bool = False
+    blocks: int | None = None
     ranks: tuple[RankFacts, ...] = ()
     probes: tuple[ProbeFacts, ...] = ()
     parity: tuple[ParityFacts, ...] = ()

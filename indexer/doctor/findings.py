@@ -10,7 +10,7 @@ from indexer.doctor.finding import Finding
 from indexer.doctor.versions import version_findings
 from indexer.sources import EngineFacts
 
-_PROBE = "give --probe MODEL, which sends two tiny completions"
+_PROBE = "give --probe, which sends two tiny completions"
 
 
 def findings(exams: Sequence[Examination], asked: Asked) -> list[list[Finding]]:
@@ -28,7 +28,7 @@ def _of_one(exam: Examination, asked: Asked) -> Iterator[Finding]:
     yield from version_findings(engine.version, engine.lora_paths)
     yield from _sleeping(engine)
     yield _prefix_caching(engine)
-    yield _capacity(engine)
+    yield _capacity(exam, engine)
     yield from event_findings(exam, engine, asked)
     yield _cached_tokens(exam.probes, asked)
     yield _token_parity(exam.parity, asked)
@@ -79,11 +79,21 @@ def _prefix_caching(engine: EngineFacts) -> Finding:
     return Finding("problem", "prefix_caching", "prefix caching is off", why, fix)
 
 
-def _capacity(engine: EngineFacts) -> Finding:
+def _capacity(exam: Examination, engine: EngineFacts) -> Finding:
     blocks, size = engine.cache.blocks_total, engine.cache.block_size_tokens
-    if blocks is not None:
+    if exam.blocks is not None and blocks not in (None, exam.blocks):
+        return Finding(
+            "warning",
+            "capacity",
+            f"the engine has {blocks} blocks, and {exam.blocks} are configured",
+            "counts that have drifted are noticed too late or where there are none",
+            "leave out blocks of the replica: the engine is asked",
+        )
+    if blocks is not None or exam.blocks is not None:
         tokens = "" if size is None else f" of {size} tokens"
-        return Finding("ok", "capacity", f"{blocks} blocks{tokens}, all ranks together")
+        told = ", as configured" if blocks is None else ""
+        total = exam.blocks if blocks is None else blocks
+        return Finding("ok", "capacity", f"{total} blocks{tokens}, all ranks together{told}")
     return Finding(
         "warning",
         "capacity",
@@ -127,9 +137,9 @@ def _cached_tokens(probes: Sequence[ProbeFacts], asked: Asked) -> Finding:
 def _token_parity(parity: Sequence[ParityFacts], asked: Asked) -> Finding:
     if not (asked.probe and asked.model_given):
         what = "whether chats are tokenized as the engine does is not known"
-        fix = (
-            "give --probe MODEL and --model DIR, the folder with the tokenizer that pointsman uses"
-        )
+        fix = "give --probe and --model DIR, the folder with the tokenizer that pointsman uses"
+        if asked.by_file:
+            fix = "give --probe, and set tokenizer of the replica's pool"
         return Finding("unknown", "token_parity", what, "three chats are compared", fix)
     for facts in parity:
         if facts.ours is not None and facts.theirs is not None and facts.ours != facts.theirs:

@@ -1,9 +1,8 @@
 """Where to look for an engine's events, and what came of it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from indexer.doctor.facts import LogFacts, RankFacts, ReplayFacts
+from indexer.doctor.facts import EarFacts, LogFacts, RankFacts, ReplayFacts
 from indexer.sources import (
     RANK_MAX,
     DiscoveryError,
@@ -17,14 +16,18 @@ from indexer.sources import (
 
 @dataclass(frozen=True, slots=True)
 class ToldEndpoints:
-    """What the flags say of engines that say nothing themselves (vLLM before 0.31): of rank 0.
+    """Where an engine's events are, of rank 0. Raises DiscoveryError where they are no endpoints.
 
-    ``*`` stands for the engine's own host. Raises DiscoveryError where they are no endpoints.
+    Of flags it is what engines are given that say nothing themselves (vLLM before 0.31): ``*``
+    stands for the engine's own host. ``by_file``: as the indexer takes it, which asks no engine
+    then; with a ``topic`` and no endpoint the engine connects to us.
     """
 
     event_endpoint: str | None = None
     replay_endpoint: str | None = None
     ranks: int | None = None
+    topic: str | None = None
+    by_file: bool = False
 
     def __post_init__(self) -> None:
         ranks = 1 if self.ranks is None else self.ranks
@@ -34,34 +37,42 @@ class ToldEndpoints:
             if endpoint is not None:
                 parse_endpoint(endpoint)
                 offset_endpoint(endpoint, ranks - 1)
-        if self.event_endpoint is None and (self.replay_endpoint or self.ranks is not None):
+        if self.event_endpoint is not None or self.topic is not None:
+            return
+        if self.replay_endpoint or self.ranks is not None:
             raise DiscoveryError("give --event-endpoint with it")
 
 
 def sources_of(engine: EngineFacts, host: str, told: ToldEndpoints) -> tuple[EventSource, ...]:
-    """What the engine says, or else what the flags do. Ranks are counted by the engine's metrics.
+    """What the engine says, or else what the flags do; but first of all what a file does.
 
-    An address of 0.0.0.0 is left as one that the engine connects to, as vLLM reads it.
+    Ranks are counted by the engine's metrics. An address of 0.0.0.0 is left as one that the engine
+    connects to, as vLLM reads it.
     """
-    if engine.sources is not None:
+    if engine.sources is not None and not told.by_file:
         return engine.sources
-    if told.event_endpoint is None:
+    if told.event_endpoint is None and told.topic is None:
         return ()
     ranks = told.ranks or max(1, len(engine.sleep_states))
-    return tuple(_told(told.event_endpoint, told.replay_endpoint, host, ranks))
+    return tuple(_told_source(told, rank, host) for rank in range(ranks))
 
 
-def _told(events: str, replay: str | None, host: str, ranks: int) -> Iterator[EventSource]:
-    for rank in range(ranks):
-        at = replay and substitute_host(offset_endpoint(replay, rank), host)
-        yield EventSource(
-            rank=rank,
-            endpoint=substitute_host(offset_endpoint(events, rank), host),
-            replay_endpoint=at,
-            topic="",
-            buffer_steps=0,
-            binds=parse_endpoint(events).host != "0.0.0.0",
-        )
+def _told_source(told: ToldEndpoints, rank: int, host: str) -> EventSource:
+    def at(endpoint: str | None) -> str | None:
+        if endpoint is None:
+            return None
+        moved = offset_endpoint(endpoint, rank)
+        return moved if told.by_file else substitute_host(moved, host)
+
+    events = told.event_endpoint
+    return EventSource(
+        rank=rank,
+        endpoint=at(events) or "an address of ours",
+        replay_endpoint=at(told.replay_endpoint),
+        topic=told.topic or "",
+        buffer_steps=0,
+        binds=events is not None and parse_endpoint(events).host != "0.0.0.0",
+    )
 
 
 def is_dialled(source: EventSource) -> bool:
@@ -76,6 +87,7 @@ def rank_facts(
     lost: str | None,
     replay: ReplayFacts | None,
     log: LogFacts,
+    ears: EarFacts | None = None,
 ) -> RankFacts:
     """``lost`` None: the event socket was heard, or not dialled. ``told``: by flags."""
     listens = source.binds or (source.may_be_resolved and lost is None)
@@ -86,4 +98,5 @@ def rank_facts(
         lost=lost if listens else None,
         replay=replay,
         log=log,
+        ears=None if listens else ears,
     )

@@ -5,7 +5,7 @@ from indexer.doctor.finding import Finding
 from indexer.doctor.versions import release_of
 from proto.blockhash import EngineScheme
 
-_PROBE = "give --probe MODEL, which sends two tiny completions, or send the engine requests"
+_PROBE = "give --probe, which sends two tiny completions, or send the engine requests"
 
 
 def scheme_finding(
@@ -81,7 +81,7 @@ def _unprovable(
         f"the hashes of {log.unprovable} of {log.roots} first blocks are given by no known recipe",
         f"{why}; tried were PYTHONHASHSEED {tried} and none. pointsman then translates: it works,"
         " at a cost, and evidence is never exact",
-        "start every engine with PYTHONHASHSEED=0; or list its seed under hash_seeds, and give it"
-        " here with --hash-seed",
+        "start every engine with PYTHONHASHSEED=0; or list its seed under hash_seeds (without a"
+        " configuration file: --hash-seed)",
         rank,
     )

@@ -16,7 +16,8 @@ from indexer.arrivals import (
     ReplayEnded,
     ReplayStopped,
 )
-from indexer.doctor.facts import RankFacts, ReplayFacts
+from indexer.doctor.ears import Ears
+from indexer.doctor.facts import EarFacts, RankFacts, ReplayFacts
 from indexer.doctor.log import ExaminedLog, replay_start
 from indexer.doctor.places import is_dialled, rank_facts
 from indexer.sources import EventSource
@@ -34,8 +35,12 @@ _HEARD_MAX = 1000
 
 
 class RankSockets:
-    def __init__(self, source: EventSource, log: ExaminedLog, *, told: bool) -> None:
-        self._source, self._log, self._told = source, log, told
+    """``ears``: where engines connect to us, None if nobody listens there."""
+
+    def __init__(
+        self, source: EventSource, log: ExaminedLog, *, told: bool, ears: Ears | None = None
+    ) -> None:
+        self._source, self._log, self._told, self._ears = source, log, told, ears
         self._woken = threading.Event()
         self._subscriber = Subscriber(
             self._woken.set,
@@ -52,6 +57,8 @@ class RankSockets:
     def connect(self) -> None:
         """Returns once the event socket can be heard, or cannot be."""
         if not is_dialled(self._source):
+            if self._ears is not None:
+                self._ears.wait_for_a_connection()
             return
         self._subscriber.connect(self._source.endpoint)
         for arrival in self._arrivals(2 * CONNECT_S_MAX):
@@ -65,6 +72,7 @@ class RankSockets:
     def read(self) -> RankFacts:
         for _ in self._arrivals(LISTEN_S):
             pass
+        heard = self._heard_by_ears()
         replay = None
         if self._source.replay_endpoint is not None:
             replay = self._replay(self._source.replay_endpoint)
@@ -72,11 +80,23 @@ class RankSockets:
             for frame in self._heard:
                 self._log.read(frame.seq, frame.payload)
         return rank_facts(
-            self._source, told=self._told, lost=self._lost, replay=replay, log=self._log.facts()
+            self._source,
+            told=self._told,
+            lost=self._lost,
+            replay=replay,
+            log=self._log.facts(),
+            ears=heard,
         )
 
     def close(self) -> None:
         self._subscriber.stop()
+
+    def _heard_by_ears(self) -> EarFacts | None:
+        if self._ears is None or is_dialled(self._source):
+            return None
+        facts, frames = self._ears.heard(self._source.topic.encode(), self._source.rank)
+        self._heard += frames
+        return facts
 
     def _replay(self, endpoint: str) -> ReplayFacts:
         """Asked again where it went silent in the middle, as before 0.33 it may."""

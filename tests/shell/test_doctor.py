@@ -4,9 +4,7 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,50 +15,12 @@ from aiohttp.test_utils import TestServer
 from benchmarks.data import TOKENIZER_DIRECTORY
 from router.main import main
 from tests.ports import free_port_pair
-from tests.processes import MAIN, ROOT, call
+from tests.processes import MAIN, ROOT
+from tests.shell.doctored import doctor, generate, levels, simulated
 from tests.shell.zmq_peers import Peers, raw_server, speak_zmtp_once
 from tests.unit.wire import payload, stored
 
 MODEL = ("--model", str(TOKENIZER_DIRECTORY))
-
-
-@contextmanager
-def simulated(version: str, *flags: str) -> Iterator[dict[str, Any]]:
-    """A replica in a process of its own; where it is."""
-    http, events, replay = (free_port_pair() for _ in range(3))
-    command = (*MAIN, "sim", "--port", str(http), "--vllm-version", version, "--blocks", "256")
-    ports = () if "--event-endpoint" in flags else ("--event-port", str(events))
-    with subprocess.Popen(
-        (*command, *ports, "--replay-port", str(replay), *flags), stdout=subprocess.PIPE, cwd=ROOT
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.terminate()
-
-
-def generate(url: str, start: int, **more: Any) -> None:
-    call(f"{url}/sim/generate", {"token_ids": list(range(start, start + 100)), **more})
-
-
-def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit status, and each engine's findings by check (and rank, where it has one)."""
-    status = main(["doctor", *words, "--json"])
-    report = json.loads(capsys.readouterr().out)
-    assert report["ok"] == (status == 0) == (report["problems"] == 0)
-    found = []
-    for replica in report["replicas"]:
-        names = [
-            f["check"] if f["rank"] is None else f"{f['check']}#{f['rank']}"
-            for f in replica["findings"]
-        ]
-        found.append(dict(zip(names, replica["findings"], strict=True)))
-    return status, found
-
-
-def levels(found: dict[str, Any], *checks: str) -> list[str]:
-    return [found[check]["level"] for check in checks]
 
 
 def test_a_new_engine_with_two_ranks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,10 +267,12 @@ def _bound(endpoint: str) -> str:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "the following arguments are required: URL"),
+        ((), "give the URL of an engine, or --config FILE"),
         (("10.0.0.7:8000",), "http://HOST:PORT"),
         (("ftp://a",), "http://HOST:PORT"),
-        (("http://127.0.0.1:1", *MODEL), "give --probe MODEL with it"),
+        (("http://127.0.0.1:1", *MODEL), "give --probe with it"),
+        (("--probe", "http://127.0.0.1:1"), "put it behind the URLs"),
+        (("http://127.0.0.1:1", "--bind", "5557"), "not an endpoint"),
         (("http://127.0.0.1:1", "--probe", "m", "--model", "nowhere"), "no tokenizer_config.json"),
         (("http://127.0.0.1:1", "--event-endpoint", "5557"), "not an endpoint"),
         (("http://127.0.0.1:1", "--replay-endpoint", "tcp://*:5657"), "give --event-endpoint"),
