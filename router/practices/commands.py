@@ -3,6 +3,7 @@
 import argparse
 
 from router.practices.capacity_command import add_capacity
+from router.practices.warmup_command import add_warmup
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
 
@@ -10,3 +11,4 @@ _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is
 def add_practice_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     """Declare them in the order of use: what breaks a prefix, then what a fleet can hold."""
     add_capacity(subcommands)
+    add_warmup(subcommands)
