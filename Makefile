@@ -52,9 +52,13 @@ proto: install  ## the gRPC stubs, after changing proto/indexer.proto
 	  --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. \
 	  proto/indexer.proto
 
+LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header
+
 lock:  ## pin every dependency with its hashes; run after changing pyproject.toml
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --group dev --python-version 3.11 \
-	  --no-header --output-file requirements.lock pyproject.toml
+	$(LOCK) --group dev --group build --output-file requirements.lock pyproject.toml
+	# For the image, of those: what it runs with, and what its wheel is built with.
+	$(LOCK) --constraints requirements.lock --output-file deploy/image.lock pyproject.toml
+	$(LOCK) --constraints requirements.lock --output-file deploy/build.lock --group build
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
