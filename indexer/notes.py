@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# What the shell puts into the line itself.
+LOGGED_BESIDE = frozenset({"replica", "times"})
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -37,6 +40,7 @@ class Notes:
     max: int = 100
 
     def add(self, event: str, *, warning: bool = True, **fields: Any) -> None:
+        assert LOGGED_BESIDE.isdisjoint(fields), fields
         if len(self.waiting) < self.max:
             self.waiting.append(Note(event, fields, warning))
 

@@ -287,7 +287,7 @@ class ReplicaState:
     def _start_translating(self) -> None:
         """Names so far are the engine's: what is held under them has to be told again."""
         self.translator = Translator()
-        self.notes.add("scheme_unprovable", translating=True, replica=self.id)
+        self.notes.add("scheme_unprovable", translating=True)
         if self.blocks.primary.counts:
             self.wants_replay_from_start = self.indexed.history_complete
             self._forget("translation begins", quiet=True)

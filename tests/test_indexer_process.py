@@ -1,10 +1,11 @@
 """The indexer as a process beside simulated replicas: what an operator and a test can see of it."""
 
+import os
 import signal
 import socket
 import subprocess
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,33 @@ def test_a_fleet_is_followed_whoever_connects(tmp_path: Path, dial_in: bool) -> 
             fleet.heard(rank)
             report = fleet.caught_up(rank)
             assert report["replica"] == f"a#{rank}" and report["schemes"][0]["seed"] == "0"
+
+
+def test_an_engine_whose_hashes_nobody_can_compute_is_translated(tmp_path: Path) -> None:
+    """Its seed is not the configured one: said once in the log and in its evidence, and followed."""
+    with ExitStack() as stack:
+        flags = ("--algorithm", "xxhash_cbor", "--hash-seed", "7")
+        fleet = Fleet(stack, tmp_path, sim_flags=flags)
+        for start in (0, 1000, 2000):
+            fleet.generate(start)
+
+        def translating() -> bool:
+            (report,) = fleet.replicas()
+            return report["reasons"] == ["translating"] and report["blocks"] == fleet.truth()
+
+        until(translating, lambda: f"translating {fleet.truth()}: {fleet.replicas()}")
+        assert fleet.indexer.stdout is not None
+        output = fleet.indexer.stdout.fileno()
+        os.set_blocking(output, False)
+        until(lambda: b'"scheme_unprovable"' in said(output), "it is logged")
+        assert fleet.indexer.poll() is None
+
+
+def said(output: int) -> bytes:
+    """What a process has written since it was asked last."""
+    with suppress(BlockingIOError):
+        return os.read(output, 2**20)
+    return b""
 
 
 def test_faults_are_survived_and_shown(tmp_path: Path) -> None:
