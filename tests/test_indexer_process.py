@@ -29,7 +29,7 @@ def test_a_fleet_is_followed_whoever_connects(tmp_path: Path, dial_in: bool) -> 
 
 
 def test_an_engine_whose_hashes_nobody_can_compute_is_translated(tmp_path: Path) -> None:
-    """Its seed is not the configured one: said once in the log and in its evidence, and followed."""
+    """Its seed is not configured: the log and its evidence say so, and it is followed."""
     with ExitStack() as stack:
         flags = ("--algorithm", "xxhash_cbor", "--hash-seed", "7")
         fleet = Fleet(stack, tmp_path, sim_flags=flags)
