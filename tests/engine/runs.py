@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from tests.engine.client import Answer
+from tests.engine.client import Answer, Ask
 from tests.engine.mix import Lane
 from tests.engine.proof import Explainer, Prediction, prediction
 from tests.engine.services import Services
@@ -54,7 +54,7 @@ class Sequential:
             raise AssertionError(self.explainer.explain(found, answer, seq))
 
 
-def at_once(services: Services, lanes: Mapping[str, Lane]) -> list[tuple[str, Answer]]:
+def at_once(send: Callable[[Ask], Answer], lanes: Mapping[str, Lane]) -> list[tuple[str, Answer]]:
     """Every lane a client of its own, all at the same time; the answers with their lanes."""
 
     def client(item: tuple[str, Lane]) -> list[tuple[str, Answer]]:
@@ -66,7 +66,7 @@ def at_once(services: Services, lanes: Mapping[str, Lane]) -> list[tuple[str, An
                 ask = lane.send(answer)
             except StopIteration:
                 return answers
-            answer = services.send(ask)
+            answer = send(ask)
             answers.append((name, answer))
 
     with ThreadPoolExecutor(len(lanes)) as pool:

@@ -88,12 +88,14 @@ def test_all_at_once_every_difference_has_a_reason(stage: Stage) -> None:
 
     An index is behind its engine by what the engine does meanwhile, and by nothing else. Some lanes
     have a twin that sends the same at the same time, so that there are differences to explain.
+    ``prompt_logprobs`` is left out: beside other requests it kills vLLM 0.32 with an adapter on a
+    CPU (see ``lanes``); one by one it was predicted exactly above.
     """
     services = stage.services
     services.settled()
     before, started = len(services.log_lines()), time.monotonic()
     twins = {f"{name} (twin)": lane for name, lane in lanes(2).items() if name in _TWINS}
-    answers = at_once(services, lanes(2, together=True) | twins)
+    answers = at_once(services.send, lanes(2, together=True) | twins)
     seconds = time.monotonic() - started
     lines = until(
         lambda: (
