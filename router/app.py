@@ -14,7 +14,7 @@ from aiohttp import web
 from proto.config_file import ConfigError, parse_listen
 from proto.contract import Indexer
 from router.admin import AdminHandler, AdminServer, release_handlers
-from router.config import RouterFile
+from router.config import RouterFile, SampleConfig
 from router.fleet import Fleet
 from router.http_server import Handler, make_runner
 from router.load import InflightLoad
@@ -23,6 +23,7 @@ from router.policy import POLICIES
 from router.probes import Probes
 from router.releases import Releases
 from router.routing import PoolRouting, Routing
+from router.sampling import Sampler
 from router.server import RouterServer
 from router.tokenizer import HashingThread, PoolTokenizer, PromptHasher, TokenizerError
 from router.upstream import Upstream
@@ -125,8 +126,13 @@ class RouterApp:
         self, stopping: asyncio.Event, ready: asyncio.Event | None, upstream: Upstream
     ) -> None:
         config = self.file.router
-        server = RouterServer(self.routing, upstream, body_bytes_max=config.body_bytes_max)
         async with AsyncExitStack() as listeners:
+            sampler = _sampler(config.sample)
+            if sampler is not None:
+                listeners.callback(sampler.close)
+            server = RouterServer(
+                self.routing, upstream, body_bytes_max=config.body_bytes_max, sampler=sampler
+            )
             self.admin_address = await self._start_admin(server, listeners)
             runner = await listeners.enter_async_context(_set_up(server.handle))
             site = await _listen(runner, config.listen, "router.listen")
@@ -190,6 +196,17 @@ class RouterApp:
                     await asyncio.sleep(0.05)
         except TimeoutError:
             _log.warning("requests_cut_off", inflight=load.inflight)
+
+
+def _sampler(config: SampleConfig) -> Sampler | None:
+    """Raises OSError, which names the key."""
+    if not config.folder:
+        return None
+    try:
+        return Sampler(config)
+    except OSError as error:
+        why = error.strerror or error
+        raise OSError(f"router.sample.folder: {config.folder}: {why}") from None
 
 
 @asynccontextmanager

@@ -19,6 +19,15 @@ _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 _Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
+class SampleConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """``folder`` "": no samples. Bodies hold what users have written: mind who may read them."""
+
+    folder: str = ""
+    share: _Share = 0.01
+    file_bytes_max: Annotated[int, Meta(ge=2**20, le=2**40)] = 64 * 2**20
+    bytes_max: Annotated[int, Meta(ge=2**21, le=2**50)] = 2**30
+
+
 class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """``indexer``: where its gRPC service is; not read by ``pointsman serve``.
 
@@ -46,6 +55,7 @@ class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
     probe_timeout_s: _Seconds = 2.0
     body_bytes_max: Annotated[int, Meta(ge=1024, le=2**31)] = 64 * 2**20
     expose_matches: bool = False
+    sample: SampleConfig = SampleConfig()
 
     @property
     def policy_settings(self) -> PolicySettings:
@@ -115,6 +125,8 @@ def parse_router_config(text: bytes) -> RouterFile:
         parse_listen(file.admin.listen, "admin.listen")
     if file.router.policy not in POLICIES:
         raise ConfigError(f"router.policy: {file.router.policy!r} is none of {', '.join(POLICIES)}")
+    if file.router.sample.bytes_max < 2 * file.router.sample.file_bytes_max:
+        raise ConfigError("router.sample.bytes_max: make it twice file_bytes_max at least")
     _check_pools(file)
     return file
 

@@ -18,6 +18,7 @@ from router.metrics import RouterMetrics, RoutingCollector, prediction_outcome
 from router.openai import CHAT_PATH, COMPLETIONS_PATH, BadRequest, error_body, parse_request
 from router.proxy import RelayResult, relay
 from router.routing import Routing, Walk
+from router.sampling import SampleCollector, Sampler
 from router.upstream import Upstream
 
 _log = structlog.get_logger("router")
@@ -28,13 +29,23 @@ _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class RouterServer:
     """``handle`` answers every request; hand it to ``http_server.make_runner``."""
 
-    def __init__(self, routing: Routing, upstream: Upstream, *, body_bytes_max: int) -> None:
+    def __init__(
+        self,
+        routing: Routing,
+        upstream: Upstream,
+        *,
+        body_bytes_max: int,
+        sampler: Sampler | None = None,
+    ) -> None:
         self.routing = routing
         self._upstream = upstream
         self._body_bytes_max = body_bytes_max
         self.registry = CollectorRegistry()
         self.registry.register(RoutingCollector(lambda: self.routing))
         self._metrics = RouterMetrics(self.registry)
+        self._sampler = sampler
+        if sampler is not None:
+            self.registry.register(SampleCollector(sampler))
         self._handlers: dict[tuple[str, str], _Handler] = {
             ("POST", CHAT_PATH): self._complete,
             ("POST", COMPLETIONS_PATH): self._complete,
@@ -83,6 +94,10 @@ class RouterServer:
         self._metrics.finished(result, walk.placement, prompt_tokens)
         log = _log.info if result.outcome in ("ok", "client_gone") else _log.warning
         log("request", **_log_fields(walk, result))
+        placed = walk.placement
+        if self._sampler is not None and placed is not None:
+            predicted = placed.predicted_cached_tokens
+            self._sampler.offer(walk.request, placed.replica, predicted, result)
 
     # What is answered here.
 

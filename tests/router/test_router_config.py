@@ -39,6 +39,11 @@ def test_both_services_read_the_same_file() -> None:
         (REPLICA + POOL + '[admin]\nlisten = "x"\n', "admin.listen: 'x' is not HOST:PORT"),
         (REPLICA + POOL + "[router]\ninflight_max = 0\n", "router.inflight_max"),
         (REPLICA + POOL + "[router]\ntie_tolerance = 2.0\n", "router.tie_tolerance"),
+        (REPLICA + POOL + "[router.sample]\nshare = 2\n", "router.sample.share"),
+        (
+            REPLICA + POOL + "[router.sample]\nbytes_max = 67108864\n",
+            "router.sample.bytes_max: make it twice",
+        ),
         (REPLICA + POOL + '[pools.x]\ntokenizer = "t"\n', "pools.x: no replica is in it"),
         (REPLICA + '[pools.default]\ntokeniser = "t"\n', "tokeniser|tokenizer"),
         (REPLICA + REPLICA + POOL, "'a' occurs twice"),
