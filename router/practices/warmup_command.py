@@ -62,7 +62,7 @@ def add_warmup(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
 
 def run_warmup(arguments: argparse.Namespace) -> int:
     # Imported here: none of it is needed by `--help`.
-    from router.practices.warmup_report import as_json, as_text, failed
+    from router.practices.warmup_report import as_json, as_text, failed, with_zeros
     from router.warm_bodies import NoWarmBodies, load_warm_bodies
 
     if not _is_url(arguments.url):
@@ -72,9 +72,10 @@ def run_warmup(arguments: argparse.Namespace) -> int:
     except NoWarmBodies as error:
         return _fail(f"--bodies: {error}", 2)
     try:
-        results, block_size = asyncio.run(_run(arguments, bodies))
+        found, block_size = asyncio.run(_run(arguments, bodies))
     except _NotReached as error:
         return _fail(f"{arguments.url}: {error}", 1)
+    results = with_zeros(found)
     if arguments.json:
         print(json.dumps(as_json(results, block_size)))
     else:

@@ -6,12 +6,14 @@ Rules:
 * An engine computes at least the last token anew, and with speculative decoding it drops one block
   more: so a body is resident where the repeat finds all of its blocks but one.
 * A prompt that is no longer than a block has nothing that could stay.
-* Without ``--enable-prompt-tokens-details`` an engine reports nothing. That is unknown, no failure.
+* Without ``--enable-prompt-tokens-details`` an engine reports nothing; with it vLLM leaves out what
+  is 0. So nothing is 0 where the same engine has reported something, else it is unknown, which is
+  no failure.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Verdict = Literal["resident", "not resident", "unknown", "not taken", "too short"]
@@ -49,6 +51,22 @@ class BodyResult:
         return "resident" if self.cached_after >= needed else "not resident"
 
 
+def with_zeros(results: Sequence[BodyResult]) -> list[BodyResult]:
+    """What was left out because it is 0, where that is certain."""
+    if all(r.cached_before is None and r.cached_after is None for r in results):
+        return list(results)
+    return [
+        replace(
+            r,
+            cached_before=r.cached_before or 0,
+            cached_after=(r.cached_after or 0) if r.repeated else None,
+        )
+        if r.error is None
+        else r
+        for r in results
+    ]
+
+
 def block_size_in(metrics: str) -> int | None:
     """Tokens, from a replica's ``/metrics``; None where they do not tell."""
     found = _BLOCK_SIZE.search(metrics)
@@ -76,8 +94,8 @@ def as_text(results: Sequence[BodyResult], block_size: int | None) -> list[str]:
         )
     if any(r.repeated and r.verdict(block_size) == "unknown" for r in results):
         lines.append(
-            "Unknown: the engine does not report cached tokens; start it with"
-            " --enable-prompt-tokens-details."
+            "Unknown: the engine has reported no cached tokens; either nothing is cached, or it"
+            " runs without --enable-prompt-tokens-details."
         )
     return lines
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.practices.warmup_report import BodyResult, as_text, block_size_in, failed
+from router.practices.warmup_report import BodyResult, as_text, block_size_in, failed, with_zeros
 from tests.processes import MAIN, ROOT, Running, call, running
 
 RULES = " ".join(f"Rule {number}: be brief, {number * number}." for number in range(60))
@@ -132,6 +132,17 @@ def test_an_engine_that_reports_nothing_is_unknown_and_no_failure() -> None:
     results = [BodyResult("a", "b.json", None, 161, None, None, repeated=True)]
     assert not failed(results, 16)
     assert "--enable-prompt-tokens-details" in "\n".join(as_text(results, 16))
+
+
+def test_what_vllm_leaves_out_is_nothing_where_it_has_reported_something() -> None:
+    """It leaves out a 0; where a repeat finds nothing beside one that does, that is a failure."""
+    there = BodyResult("a", "b.json", None, 161, None, 160, repeated=True)
+    gone = BodyResult("a", "c.json", None, 161, None, None, repeated=True)
+    refused = BodyResult("a", "d.json", "answered 404")
+    found = with_zeros([there, gone, refused])
+    assert [r.verdict(16) for r in found] == ["resident", "not resident", "not taken"]
+    assert (found[0].cached_before, found[2].cached_before) == (0, None)
+    assert [r.verdict(16) for r in with_zeros([gone])] == ["unknown"]
 
 
 def test_the_block_size_is_read_from_the_metrics() -> None:
