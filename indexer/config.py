@@ -1,8 +1,8 @@
 """The indexer's configuration: one TOML file, checked whole before anything starts.
 
 Every key has a default but the replicas' names and URLs. The file may be one that the router reads
-too: its sections (``router``, ``admin``, ``pools``) are left to it. Secrets are no keys: they come
-from the environment.
+too: its sections (``router``, ``admin``, ``pools``, ``tenancy``) are left to it. Secrets are no
+keys: they come from the environment.
 """
 
 from typing import Annotated, Any
@@ -84,6 +84,7 @@ class IndexerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     router: dict[str, Any] = {}
     admin: dict[str, Any] = {}
     pools: dict[str, Any] = {}
+    tenancy: dict[str, Any] = {}
 
 
 def parse_config(text: bytes) -> IndexerConfig:

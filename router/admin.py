@@ -17,6 +17,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from router.fingerprint_table import FingerprintTable
 from router.http_server import BodyBroken, BodyTooLarge, read_body
 from router.releases import NoReleaseName, Releases
 
@@ -70,6 +71,16 @@ def release_handlers(releases: Releases) -> AdminHandlers:
         return web.json_response(marked)
 
     return {("POST", "/admin/release"): mark}
+
+
+def fingerprint_handlers(fingerprints: FingerprintTable) -> AdminHandlers:
+    """``GET /fingerprints``: which versions of the shared prefix are live, as ``pointsman
+    fingerprints`` reads them."""
+
+    async def report(request: web.BaseRequest) -> web.Response:
+        return web.json_response(fingerprints.report())
+
+    return {("GET", "/fingerprints"): report}
 
 
 async def _name_in(request: web.BaseRequest) -> object:

@@ -13,22 +13,26 @@ from aiohttp import web
 
 from proto.config_file import ConfigError, parse_listen
 from proto.contract import Indexer
-from router.admin import AdminHandler, AdminServer, release_handlers
-from router.config import RouterFile, SampleConfig
+from router.admin import AdminHandler, AdminServer, fingerprint_handlers, release_handlers
+from router.config import PoolConfig, RouterFile, SampleConfig
+from router.fingerprint_table import FingerprintTable
 from router.fleet import Fleet
 from router.http_server import Handler, make_runner
 from router.load import InflightLoad
 from router.metrics import ReleaseCollector
 from router.policy import POLICIES
+from router.preparation import PoolPractices, Preparation
 from router.probes import Probes
 from router.releases import Releases
 from router.routing import PoolRouting, Routing
+from router.salting import Tenancy, tenancy_of
 from router.sampling import Sampler
 from router.server import RouterServer
+from router.tenancy_config import TenancyConfig
 from router.tokenizer import HashingThread, PoolTokenizer, PromptHasher, TokenizerError
 from router.upstream import Upstream
 from router.waiting import WaitingRoom
-from router.warm_bodies import NoWarmBodies, load_warm_bodies
+from router.warm_bodies import NoWarmBodies, load_warm_bodies, prepared_warm_bodies
 from router.warm_up import WarmUpPlan
 from router.warming import WarmUps
 
@@ -61,10 +65,19 @@ def load_warm_ups(file: RouterFile) -> dict[str, WarmUpPlan]:
     for name, pool in file.pools.items():
         if pool.warm_up is not None:
             try:
-                plans[name] = WarmUpPlan(load_warm_bodies(pool.warm_up), pool.warm_up_s_max)
+                bodies = load_warm_bodies(pool.warm_up)
+                prepared = prepared_warm_bodies(bodies, _practices(pool))
+                plans[name] = WarmUpPlan(prepared, pool.warm_up_s_max)
             except NoWarmBodies as error:
                 raise ConfigError(f"pools.{name}.warm_up: {error}") from None
     return plans
+
+
+def load_tenancy(file: RouterFile, environment: Mapping[str, str]) -> Tenancy | None:
+    """None where the file has no policy. Raises ConfigError, such as for a secret not set."""
+    if file.tenancy == TenancyConfig():
+        return None
+    return tenancy_of(file.tenancy, environment)
 
 
 class RouterApp:
@@ -77,9 +90,12 @@ class RouterApp:
         indexer: Indexer,
         engine_headers: Mapping[str, str] | None = None,
         warm_ups: Mapping[str, WarmUpPlan] | None = None,
+        tenancy: Tenancy | None = None,
     ) -> None:
         self.file, self._tokenizers, self._indexer = file, tokenizers, indexer
         self._engine_headers, self._warm_ups = engine_headers, warm_ups or {}
+        self._tenancy = tenancy
+        self.fingerprints = FingerprintTable(file.router.fingerprints_max)
 
     async def run(
         self, ready: asyncio.Event | None = None, stopping: asyncio.Event | None = None
@@ -131,7 +147,12 @@ class RouterApp:
             if sampler is not None:
                 listeners.callback(sampler.close)
             server = RouterServer(
-                self.routing, upstream, body_bytes_max=config.body_bytes_max, sampler=sampler
+                self.routing,
+                upstream,
+                body_bytes_max=config.body_bytes_max,
+                sampler=sampler,
+                preparation=self._preparation(),
+                fingerprints=self.fingerprints,
             )
             self.admin_address = await self._start_admin(server, listeners)
             runner = await listeners.enter_async_context(_set_up(server.handle))
@@ -142,6 +163,7 @@ class RouterApp:
                 listen=self.address[:2],
                 admin=self.admin_address and self.admin_address[:2],
                 policy=config.policy,
+                salt_secret_id=self._tenancy and self._tenancy.secret_id,
             )
             if ready is not None:
                 ready.set()
@@ -149,6 +171,10 @@ class RouterApp:
             await site.stop()
             await self._drain()
         _log.info("router_stopped")
+
+    def _preparation(self) -> Preparation:
+        practices = {name: _practices(pool) for name, pool in self.file.pools.items()}
+        return Preparation(practices, self._tenancy)
 
     async def _start_admin(
         self, server: RouterServer, listeners: AsyncExitStack
@@ -158,7 +184,10 @@ class RouterApp:
             return None
         releases = Releases()
         server.registry.register(ReleaseCollector(releases))
-        handlers: dict[tuple[str, str], AdminHandler] = {**release_handlers(releases)}
+        handlers: dict[tuple[str, str], AdminHandler] = {
+            **release_handlers(releases),
+            **fingerprint_handlers(self.fingerprints),
+        }
         runner = await listeners.enter_async_context(_set_up(AdminServer(handlers).handle))
         await _listen(runner, self.file.admin.listen, "admin.listen")
         address: tuple[str, int] = runner.addresses[0]
@@ -207,6 +236,10 @@ def _sampler(config: SampleConfig) -> Sampler | None:
     except OSError as error:
         why = error.strerror or error
         raise OSError(f"router.sample.folder: {config.folder}: {why}") from None
+
+
+def _practices(pool: PoolConfig) -> PoolPractices:
+    return PoolPractices(pool.canonical_tools, pool.exclude_tools_when_tool_choice_none)
 
 
 @asynccontextmanager

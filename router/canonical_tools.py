@@ -15,10 +15,6 @@ another order, or the keys of one in another order, share no block. Rules of the
 import json
 from typing import Any
 
-Tool = dict[str, Any]
-
-__all__ = ["canonical_tools", "canonical_tools_text"]
-
 
 def canonical_tools(tools: list[Any]) -> list[Any]:
     """Tools as in a request's ``tools``. The very list where it is no list of function tools."""
@@ -34,7 +30,9 @@ def canonical_tools_text(tools: Any) -> str | None:
     if not isinstance(tools, list) or not tools or not all(map(_is_function_tool, tools)):
         return None
     try:
-        named = sorted((tool["function"]["name"], _text(tool)) for tool in tools)
+        named = sorted(
+            (tool["function"]["name"], compact_json(tool, sort_keys=True)) for tool in tools
+        )
     except (RecursionError, ValueError):
         # Deeper than the engine's parser goes, or a number of thousands of digits.
         return None
@@ -52,5 +50,5 @@ def _is_function_tool(tool: Any) -> bool:
     )
 
 
-def _text(tool: Tool) -> str:
-    return json.dumps(tool, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+def compact_json(value: Any, *, sort_keys: bool) -> str:
+    return json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, separators=(",", ":"))

@@ -65,20 +65,22 @@ def add_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
 def run_router(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. What is wrong with the configuration stops it before it runs."""
     # Imported here: an event loop and an HTTP server are nothing that `--help` needs.
-    from router.app import RouterApp, load_tokenizers, load_warm_ups
+    from router.app import RouterApp, load_tenancy, load_tokenizers, load_warm_ups
     from router.config import parse_router_config
     from router.indexer_client import GrpcIndexer
 
     async def run() -> None:
         indexer = GrpcIndexer(file.router.indexer, file.router.indexer_s_max)
         try:
-            await RouterApp(file, tokenizers, indexer, engine_headers(), warm_ups).run()
+            headers = engine_headers()
+            await RouterApp(file, tokenizers, indexer, headers, warm_ups, tenancy).run()
         finally:
             await indexer.close()
 
     try:
         file = parse_router_config(read_config(arguments.config))
         warm_ups = load_warm_ups(file)
+        tenancy = load_tenancy(file, os.environ)
         tokenizers = load_tokenizers(file)
     except ConfigError as error:
         print(f"pointsman router: {arguments.config}: {error}", file=sys.stderr)

@@ -1,5 +1,5 @@
-"""The router's configuration: the file the indexer reads too, with ``[router]``, ``[admin]`` and
-``[pools]``.
+"""The router's configuration: the file the indexer reads too, with ``[router]``, ``[admin]``,
+``[pools]`` and ``[tenancy]``.
 
 Checked whole before anything starts. Secrets are no keys: they come from the environment.
 """
@@ -13,6 +13,7 @@ from proto.contract import DEFAULT_POOL
 from proto.replica_config import REPLICAS_MAX, Name, ReplicaConfig, check_replicas
 from router.policy import POLICIES, PolicySettings
 from router.replicas import EngineConfig
+from router.tenancy_config import TenancyConfig, check_tenancy
 
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]
@@ -56,6 +57,7 @@ class RouterConfig(Struct, frozen=True, forbid_unknown_fields=True):
     body_bytes_max: Annotated[int, Meta(ge=1024, le=2**31)] = 64 * 2**20
     expose_matches: bool = False
     sample: SampleConfig = SampleConfig()
+    fingerprints_max: Annotated[int, Meta(ge=1, le=1000)] = 64
 
     @property
     def policy_settings(self) -> PolicySettings:
@@ -81,7 +83,8 @@ class PoolConfig(Struct, frozen=True, forbid_unknown_fields=True):
     The others are what the engines are started with: ``chat_template`` a file, as in
     ``--chat-template`` (an empty one: the model has none); ``chat_template_kwargs`` as in
     ``--default-chat-template-kwargs``. ``warm_up``: a folder of request bodies that a replica gets
-    when it joins, for no longer than ``warm_up_s_max``.
+    when it joins, for no longer than ``warm_up_s_max``. ``canonical_tools``: tools in one order for
+    all clients.
     """
 
     tokenizer: str
@@ -90,6 +93,7 @@ class PoolConfig(Struct, frozen=True, forbid_unknown_fields=True):
     exclude_tools_when_tool_choice_none: bool = False
     warm_up: str | None = None
     warm_up_s_max: _Seconds = 60.0
+    canonical_tools: bool = False
 
 
 class RouterFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,6 +103,7 @@ class RouterFile(Struct, frozen=True, forbid_unknown_fields=True):
     router: RouterConfig = RouterConfig()
     admin: AdminConfig = AdminConfig()
     pools: dict[Name, PoolConfig] = {}
+    tenancy: TenancyConfig = TenancyConfig()
     hash_seeds: list[Any] = []
     http: dict[str, Any] = {}
     grpc: dict[str, Any] = {}
@@ -128,6 +133,7 @@ def parse_router_config(text: bytes) -> RouterFile:
     if file.router.sample.bytes_max < 2 * file.router.sample.file_bytes_max:
         raise ConfigError("router.sample.bytes_max: make it twice file_bytes_max at least")
     _check_pools(file)
+    check_tenancy(file.tenancy)
     return file
 
 

@@ -97,7 +97,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from indexer.config import PASSWORD_VARIABLE, parse_config
     from indexer.listener import ListenError
     from proto.config_file import ConfigError
-    from router.app import RouterApp, load_tokenizers, load_warm_ups
+    from router.app import RouterApp, load_tenancy, load_tokenizers, load_warm_ups
     from router.cli import engine_headers, run_service, serve_config
     from router.config import parse_router_config
 
@@ -113,7 +113,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
             group.create_task(indexer.run(indexer_ready, router_stopped))
             await indexer_ready.wait()
             try:
-                router = RouterApp(file, tokenizers, indexer.local, engine_headers(), warm_ups)
+                headers = engine_headers()
+                router = RouterApp(file, tokenizers, indexer.local, headers, warm_ups, tenancy)
                 await router.run(stopping=stopping)
             finally:
                 router_stopped.set()
@@ -122,6 +123,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         text = serve_config(arguments)
         config, file = parse_config(text), parse_router_config(text)
         warm_ups = load_warm_ups(file)
+        tenancy = load_tenancy(file, os.environ)
         tokenizers = load_tokenizers(file)
     except ConfigError as error:
         where = f"{arguments.config}: " if arguments.config else ""

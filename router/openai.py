@@ -3,9 +3,10 @@
 Decides which prompts a body holds, how many sequences it will run, whose conversation it is, and
 whether its bytes may stay as they are. Rules it keeps:
 
-* The body is forwarded byte for byte unless a named transformation applies. The only one:
-  ``vllm_xargs.kv_cache_report_mode`` is removed, because with it the engine announces blocks again
-  without a new copy of them, and the counts of every index of its events drift.
+* The body is forwarded byte for byte unless a named transformation applies. The only one that
+  nobody has to ask for: ``vllm_xargs.kv_cache_report_mode`` is removed, because with it the engine
+  announces blocks again without a new copy of them, and the counts of every index of its events
+  drift.
 * What the engine would refuse is not refused here: it becomes an ``OpaquePrompt``, is routed by
   load, and the engine says no in its own words. Only what no parser accepts is a ``BadRequest``,
   because there is nothing in it to route by.
@@ -14,11 +15,13 @@ whether its bytes may stay as they are. Rules it keeps:
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import msgspec
 
+from router.known_tools import KnownTools, ToolForms
+from router.openai_errors import BadRequest, error_body
 from router.prompts import (
     CHAT_PATH,
     COMPLETIONS_PATH,
@@ -31,6 +34,7 @@ from router.prompts import (
     chat_prompts,
     completion_prompts,
 )
+from router.transformations import Spans, changed, report_mode_change, spans_of
 
 __all__ = [
     "CHAT_PATH",
@@ -52,7 +56,9 @@ N_MAX = 16_384
 # A session is a key in maps here; a longer one is cut, which at worst joins two sessions.
 SESSION_CHARS_MAX = 256
 
-_REPORT_MODE = "kv_cache_report_mode"
+# The member whose bytes are looked up before they are parsed, and how a body usually writes it.
+_TOOLS = "tools"
+_TOOLS_BYTES = b'"tools"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class ParsedRequest:
 
     ``reads_cache`` False: the engine computes the whole prompt anew (reference 4.7).
     ``transformed`` names what was changed in ``body``; empty: these are the very bytes received.
+    ``fields`` is the parsed body, ``spans`` the bytes of its members where they are at hand;
+    ``strict`` False: only Python's own parser takes it. ``tools``: of a chat, where it has any.
     """
 
     path: str
@@ -73,41 +81,45 @@ class ParsedRequest:
     reads_cache: bool
     body: bytes
     transformed: tuple[str, ...] = ()
+    fields: dict[str, Any] = field(default_factory=dict, repr=False)
+    spans: Spans | None = field(default=None, repr=False)
+    strict: bool = True
+    tools: ToolForms | None = field(default=None, repr=False)
 
     @property
     def sequences(self) -> int:
         return len(self.prompts) * self.n
 
 
-class BadRequest(Exception):
-    """A body that cannot be routed; ``status`` and ``body`` are what the client is told."""
+class _Decoded(NamedTuple):
+    """``strict``: not only for Python's own parser, which the engine uses. That also takes NaN,
+    lone surrogates, a byte order mark and UTF-16; whether such a body is served, it has to say."""
 
-    def __init__(
-        self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
-
-    def body(self) -> dict[str, Any]:
-        return _error(self.message, "invalid_request_error", self.param, self.code)
+    fields: dict[str, Any]
+    strict: bool
+    spans: Spans | None = None
+    tools: ToolForms | None = None
 
 
-def error_body(message: str, type: str, param: str | None = None, code: str | None = None) -> bytes:
-    """The JSON that OpenAI's clients understand as an error."""
-    return msgspec.json.encode(_error(message, type, param, code))
+def parse_request(
+    path: str, body: bytes, headers: Mapping[str, str], known_tools: KnownTools | None = None
+) -> ParsedRequest:
+    """Reads a body for one of the two completion paths. Raises BadRequest and nothing else.
 
-
-def _error(message: str, type: str, param: str | None, code: str | None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": type, "param": param, "code": code}}
-
-
-def parse_request(path: str, body: bytes, headers: Mapping[str, str]) -> ParsedRequest:
-    """Reads a body for one of the two completion paths. Raises BadRequest and nothing else."""
-    fields, strict = _decode(body)
-    forwarded, transformed = _without_report_mode(body, fields, strict)
+    ``known_tools``: where to look up what was made of the same tools before.
+    """
+    fields, strict, spans, tools = _decode(body, known_tools)
+    change = report_mode_change(fields, body, strict)
+    if change is not None:
+        body = changed(body, fields, [change], strict=strict, spans=spans)
+        fields, spans = fields | {change.key: json.loads(change.value or b"null")}, None
     prompts = chat_prompts(fields) if path == CHAT_PATH else completion_prompts(fields)
     if not strict:
         prompts = (OpaquePrompt("the body is no strict JSON"),) * len(prompts)
+    if path != CHAT_PATH:
+        tools = None
+    elif tools is None and fields.get(_TOOLS) is not None:
+        tools = ToolForms.of(fields[_TOOLS])
     return ParsedRequest(
         path=path,
         model=_text(fields.get("model")),
@@ -117,27 +129,39 @@ def parse_request(path: str, body: bytes, headers: Mapping[str, str]) -> ParsedR
         cache_salt=_text(fields.get("cache_salt")),
         session=_session(fields, headers),
         reads_cache=_reads_cache(path, fields),
-        body=forwarded,
-        transformed=transformed,
+        body=body,
+        transformed=() if change is None else (change.name,),
+        fields=fields,
+        spans=spans,
+        strict=strict,
+        tools=tools,
     )
 
 
-def _decode(body: bytes) -> tuple[dict[str, Any], bool]:
-    """The parsed object, and whether it is strict JSON.
-
-    Python's own parser also takes NaN, lone surrogates, a byte order mark and UTF-16. The engine
-    uses it, so such a body may be served: it is for the engine to say.
-    """
-    strict = True
+def _decode(body: bytes, known_tools: KnownTools | None) -> _Decoded:
+    decoded = None
     try:
-        fields = msgspec.json.decode(body)
+        decoded = _decode_strictly(body, known_tools)
     except RecursionError:
         raise BadRequest("The request body is nested too deeply.") from None
     except msgspec.DecodeError:
-        fields, strict = _decode_leniently(body), False
-    if not isinstance(fields, dict):
+        decoded = _Decoded(_decode_leniently(body), strict=False)
+    if not isinstance(decoded.fields, dict):
         raise BadRequest("The request body must be a JSON object.")
-    return fields, strict
+    return decoded
+
+
+def _decode_strictly(body: bytes, known_tools: KnownTools | None) -> _Decoded:
+    """The tools are parsed once for all bodies that have the same bytes of them."""
+    if known_tools is None or _TOOLS_BYTES not in body:
+        return _Decoded(msgspec.json.decode(body), strict=True)
+    spans = spans_of(body)
+    tools = known_tools.made(bytes(spans[_TOOLS])) if _TOOLS in spans else None
+    fields = {
+        key: tools.given if tools is not None and key == _TOOLS else msgspec.json.decode(span)
+        for key, span in spans.items()
+    }
+    return _Decoded(fields, True, spans, tools)
 
 
 def _decode_leniently(body: bytes) -> Any:
@@ -147,36 +171,6 @@ def _decode_leniently(body: bytes) -> Any:
         raise BadRequest("The request body is nested too deeply.") from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}"[:300]) from None
-
-
-def _without_report_mode(
-    body: bytes, fields: dict[str, Any], strict: bool
-) -> tuple[bytes, tuple[str, ...]]:
-    """The body without ``vllm_xargs.kv_cache_report_mode``, every other value in its own bytes.
-
-    Whether it is there is decided on the parsed object, since a key can be written with escapes.
-    A body that is no strict JSON has no raw spans to keep: it is written anew.
-    """
-    extra = fields.get("vllm_xargs")
-    if not isinstance(extra, dict) or _REPORT_MODE not in extra:
-        return body, ()
-    del extra[_REPORT_MODE]
-    if not strict:
-        return _encode_leniently(fields), (_REPORT_MODE,)
-    spans = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    extra_spans = msgspec.json.decode(spans["vllm_xargs"], type=dict[str, msgspec.Raw])
-    del extra_spans[_REPORT_MODE]
-    spans["vllm_xargs"] = msgspec.Raw(msgspec.json.encode(extra_spans))
-    return msgspec.json.encode(spans), (_REPORT_MODE,)
-
-
-def _encode_leniently(fields: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(fields).encode()
-    except RecursionError:
-        raise BadRequest("The request body is nested too deeply.") from None
-    except ValueError as error:
-        raise BadRequest(f"The request body cannot be written again: {error}"[:300]) from None
 
 
 def _sequences_per_prompt(n: Any) -> int:

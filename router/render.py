@@ -248,7 +248,7 @@ def _content(given: Message, role: str, content_format: ContentFormat) -> str | 
     else:
         raise NotRendered("content is neither text nor a list of parts")
     if role == "system":
-        parts = _without_billing_header(parts)
+        parts = without_billing_header(parts)
     if content_format == "openai":
         if role == "tool":
             return "\n".join(map(_part_text, parts))
@@ -274,7 +274,7 @@ def _text_part(part: Any) -> Message:
     return {"type": "text", "text": _part_text(part), **others}
 
 
-def _without_billing_header(parts: list[Any]) -> list[Any]:
+def without_billing_header(parts: list[Any]) -> list[Any]:
     """Without the line that one client puts before its system prompt and changes each time.
 
     Engines drop it since 0.32; before, no such prompt was ever found in the cache.

@@ -4,6 +4,7 @@ The two completion paths are relayed; ``/v1/models`` and what an operator reads 
 Errors have the shape that OpenAI's clients understand.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -13,13 +14,19 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from router.fingerprint_table import FingerprintTable
+from router.fleet import NOT_HASHED, HashedRequest
 from router.http_server import BodyBroken, BodyTooLarge, read_body
 from router.metrics import RouterMetrics, RoutingCollector, prediction_outcome
 from router.openai import CHAT_PATH, COMPLETIONS_PATH, BadRequest, error_body, parse_request
+from router.placement import Placement
+from router.prefix_metrics import PrefixMetrics, unused_tools_mismatch
+from router.preparation import Preparation, Prepared
 from router.proxy import RelayResult, relay
 from router.routing import Routing, Walk
 from router.sampling import SampleCollector, Sampler
 from router.upstream import Upstream
+from router.usage import Usage
 
 _log = structlog.get_logger("router")
 
@@ -36,9 +43,12 @@ class RouterServer:
         *,
         body_bytes_max: int,
         sampler: Sampler | None = None,
+        preparation: Preparation | None = None,
+        fingerprints: FingerprintTable | None = None,
     ) -> None:
         self.routing = routing
         self._upstream = upstream
+        self._preparation = preparation or Preparation()
         self._body_bytes_max = body_bytes_max
         self.registry = CollectorRegistry()
         self.registry.register(RoutingCollector(lambda: self.routing))
@@ -46,6 +56,9 @@ class RouterServer:
         self._sampler = sampler
         if sampler is not None:
             self.registry.register(SampleCollector(sampler))
+        # An empty table is no table that is missing.
+        table = FingerprintTable() if fingerprints is None else fingerprints
+        self._prefixes = PrefixMetrics(self.registry, table)
         self._handlers: dict[tuple[str, str], _Handler] = {
             ("POST", CHAT_PATH): self._complete,
             ("POST", COMPLETIONS_PATH): self._complete,
@@ -77,23 +90,39 @@ class RouterServer:
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             body = await read_body(request, self._body_bytes_max)
-            parsed = parse_request(request.path, body, request.headers)
+            prepared = self._prepared(request, body)
         except BodyTooLarge:
             return _error(413, f"The body is longer than {self._body_bytes_max} bytes.")
         except BodyBroken as error:
             return _error(400, f"The body did not arrive whole: {error}"[:300])
         except BadRequest as error:
             return web.json_response(error.body(), status=error.status)
-        walk = self.routing.walk(parsed, _rank(request))
-        finished = partial(self._finished, walk)
-        return await relay(request, parsed.body, walk, self._upstream, finished)
+        walk = self.routing.walk(prepared.request, _rank(request))
+        finished = partial(self._finished, prepared, walk)
+        return await relay(request, prepared.request.body, walk, self._upstream, finished)
 
-    def _finished(self, walk: Walk, result: RelayResult) -> None:
+    def _prepared(self, request: web.BaseRequest, body: bytes) -> Prepared:
+        """Raises BadRequest."""
+        preparation = self._preparation
+        parsed = parse_request(request.path, body, request.headers, preparation.known_tools)
+        pool = self.routing.fleet.replicas.pool_of(parsed.model)
+        try:
+            return preparation.prepare(parsed, pool, request.headers)
+        except BadRequest as error:
+            self._prefixes.refused(error.code)
+            _log.info("request_refused", path=request.path, code=error.code)
+            raise
+
+    def _finished(self, prepared: Prepared, walk: Walk, result: RelayResult) -> None:
         hashed = walk.hashed
         prompt_tokens = hashed.prompt_tokens if hashed is not None and hashed.prefixes else None
         self._metrics.finished(result, walk.placement, prompt_tokens)
+        if walk.placement is not None:
+            self._prefixes.finished(
+                prepared, walk.placement, hashed or NOT_HASHED, result.usage, time.time()
+            )
         log = _log.info if result.outcome in ("ok", "client_gone") else _log.warning
-        log("request", **_log_fields(walk, result))
+        log("request", **_log_fields(prepared, walk, result))
         placed = walk.placement
         if self._sampler is not None and placed is not None:
             predicted = placed.predicted_cached_tokens
@@ -140,8 +169,9 @@ def _rank(request: web.BaseRequest) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 6 else None
 
 
-def _log_fields(walk: Walk, result: RelayResult) -> dict[str, Any]:
-    """One line per request. No prompt, no salt, no session: only figures and words of ours."""
+def _log_fields(prepared: Prepared, walk: Walk, result: RelayResult) -> dict[str, Any]:
+    """One line per request. No prompt, no salt, no session, no tenant: only figures and words of
+    ours. The five signals of a request are always there, null where they are not known."""
     placement, usage = walk.placement, result.usage
     fields: dict[str, Any] = {
         "path": walk.request.path,
@@ -152,32 +182,48 @@ def _log_fields(walk: Walk, result: RelayResult) -> dict[str, Any]:
         "response_bytes": result.response_bytes,
         "ttft_ms": _ms(result.ttft_s),
         "phases_ms": {k: round(v, 3) for k, v in {**walk.phases_ms, **result.phases_ms}.items()},
+        "cached_tokens": usage.cached_tokens if usage is not None else None,
+        "prompt_tokens": usage.prompt_tokens if usage is not None else None,
+        "prefix_fingerprint": prepared.fingerprint,
+        "replica": placement.replica if placement is not None else None,
+        "tenant_kind": prepared.tenant_kind,
     }
     if placement is not None:
-        fields |= {
-            "replica": placement.replica,
-            "reason": placement.decision.reason,
-            "evidence": placement.evidence,
-            "matched_blocks": placement.matched_blocks,
-            "prompt_blocks": placement.prompt_blocks,
-            "predicted_cached_tokens": placement.predicted_cached_tokens,
-        }
-        if (
-            placement.predicted_cached_tokens is not None
-            and usage
-            and usage.cached_tokens is not None
-        ):
-            fields["prediction"] = prediction_outcome(
-                placement.predicted_cached_tokens, usage.cached_tokens
-            )
-    if usage is not None:
-        fields |= {"cached_tokens": usage.cached_tokens, "prompt_tokens": usage.prompt_tokens}
+        fields |= _placement_fields(placement, usage)
     if walk.without is not None:
         fields["without"] = walk.without
     if walk.request.transformed:
         fields["transformed"] = list(walk.request.transformed)
     if result.failures:
         fields["failures"] = result.failures
+    return fields | _practice_fields(prepared, walk.hashed or NOT_HASHED, usage)
+
+
+def _placement_fields(placement: Placement, usage: Usage | None) -> dict[str, Any]:
+    predicted = placement.predicted_cached_tokens
+    fields: dict[str, Any] = {
+        "reason": placement.decision.reason,
+        "evidence": placement.evidence,
+        "matched_blocks": placement.matched_blocks,
+        "prompt_blocks": placement.prompt_blocks,
+        "predicted_cached_tokens": predicted,
+    }
+    if predicted is not None and usage is not None and usage.cached_tokens is not None:
+        fields["prediction"] = prediction_outcome(predicted, usage.cached_tokens)
+    return fields
+
+
+def _practice_fields(
+    prepared: Prepared, hashed: HashedRequest, usage: Usage | None
+) -> dict[str, Any]:
+    """What the policy decided, and what the client or the engine does that costs hits."""
+    fields: dict[str, Any] = {}
+    if prepared.verdict is not None:
+        fields |= {"group": prepared.verdict.salting.group, "salt_rule": prepared.verdict.rule}
+    if prepared.tools_alternated:
+        fields["tools_alternated"] = True
+    if unused_tools_mismatch(prepared, hashed, usage.prompt_tokens if usage else None):
+        fields["unused_tools_mismatch"] = True
     return fields
 
 

@@ -9,11 +9,15 @@ A body is what a client would send, with the platform's prompt and its tools. Ru
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from multidict import CIMultiDict
+
 from router.openai import BadRequest, ParsedRequest, parse_request
+from router.preparation import PoolPractices, Preparation
 from router.prompts import CHAT_PATH, COMPLETIONS_PATH
 
 # Each costs a prefill before the replica takes traffic; hundreds are a batch job, not a warm-up.
@@ -79,6 +83,17 @@ def load_warm_bodies(folder: str) -> tuple[WarmBody, ...]:
     if len(files) > BODIES_MAX:
         raise NoWarmBodies(f"{folder}: {len(files)} bodies; at most {BODIES_MAX} are sent")
     return tuple(warm_body(path.name, _read(path)) for path in files)
+
+
+def prepared_warm_bodies(
+    bodies: Sequence[WarmBody], practices: PoolPractices
+) -> tuple[WarmBody, ...]:
+    """As the pool's clients' bodies reach the engine: what is warmed up is what they will ask."""
+    preparation = Preparation({"": practices})
+    return tuple(
+        replace(body, request=preparation.prepare(body.request, "", CIMultiDict()).request)
+        for body in bodies
+    )
 
 
 def _read(path: Path) -> bytes:

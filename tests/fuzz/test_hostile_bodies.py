@@ -5,8 +5,11 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
+from router.canonical_tools import canonical_tools
 from router.chat_template import ChatTemplate, ChatTemplates
+from router.known_tools import KnownTools
 from router.openai import (
     CHAT_PATH,
     COMPLETIONS_PATH,
@@ -17,7 +20,10 @@ from router.openai import (
     TokenPrompt,
     parse_request,
 )
+from router.preparation import PoolPractices, Preparation
 from router.render import NotRendered, render_chat
+from router.salting import Tenancy
+from router.tenancy_config import RuleConfig, TenancyConfig
 
 KEYS = (
     "model messages prompt prompt_embeds suffix n stream echo logprobs prompt_logprobs cache_salt "
@@ -81,9 +87,9 @@ TEMPLATE = ChatTemplate(lambda messages, tools, kwargs: repr((messages, tools)),
 TEMPLATES = ChatTemplates(TEMPLATE, TEMPLATE)
 
 
-def parsed(path: str, body: bytes) -> ParsedRequest | None:
+def parsed(path: str, body: bytes, known_tools: KnownTools | None = None) -> ParsedRequest | None:
     try:
-        return parse_request(path, body, {"X-Session-ID": "s"})
+        return parse_request(path, body, {"X-Session-ID": "s"}, known_tools)
     except BadRequest as refused:
         assert refused.status == 400
         json.dumps(refused.body()).encode()
@@ -116,6 +122,40 @@ def test_any_object_is_parsed(path: str, fields: dict[str, Any], ascii_only: boo
                 render_chat(prompt.body, TEMPLATES)
             except NotRendered:
                 pass
+
+
+KNOWN = KnownTools()
+POLICIES = [
+    RuleConfig("m", "tenant", "mix", models=["user"]),
+    RuleConfig("s", "none", "keep", private_prompt=False),
+    RuleConfig("d", "none", "drop"),
+]
+PREPARATION = Preparation(
+    {"p": PoolPractices(canonical_tools=True)},
+    Tenancy(TenancyConfig(shared_fingerprints=["0" * 12], rules=POLICIES), "x" * 32),
+)
+
+
+@settings(max_examples=400)
+@given(path=paths, fields=bodies)
+def test_any_object_is_prepared_or_refused(path: str, fields: dict[str, Any]) -> None:
+    """What is looked up reads the same as what is parsed, and what is sent has the salt hashed."""
+    body = json.dumps(fields).encode()
+    request, looked_up = parsed(path, body), parsed(path, body, KNOWN)
+    assert request is not None and looked_up is not None
+    assert repr(looked_up.prompts) == repr(request.prompts)
+    assert (looked_up.body, looked_up.session) == (request.body, request.session)
+    try:
+        headers = CIMultiDict({"Authorization": "Bearer key"})
+        prepared = PREPARATION.prepare(looked_up, "p", headers).request
+    except BadRequest as refused:
+        assert refused.param == "cache_salt"
+        return
+    sent = json.loads(prepared.body)
+    if "cache_salt" in prepared.transformed:
+        assert sent.get("cache_salt") == prepared.cache_salt
+    if "canonical_tools" in prepared.transformed:
+        assert canonical_tools(sent["tools"]) == sent["tools"]
 
 
 @settings(max_examples=200)

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from router.preparation import PoolPractices
 from router.prompts import CHAT_PATH, COMPLETIONS_PATH
-from router.warm_bodies import BODIES_MAX, NoWarmBodies, load_warm_bodies, warm_body
+from router.warm_bodies import (
+    BODIES_MAX,
+    NoWarmBodies,
+    load_warm_bodies,
+    prepared_warm_bodies,
+    warm_body,
+)
 
 MESSAGES = [{"role": "system", "content": "You are an agent."}, {"role": "user", "content": "Hi"}]
 TOOLS = [{"type": "function", "function": {"name": "search"}}]
@@ -82,3 +89,18 @@ def test_no_folder_an_empty_one_and_too_full_a_one_are_refused(tmp_path: Path) -
         (tmp_path / f"{number}.json").write_text('{"prompt": "a"}')
     with pytest.raises(NoWarmBodies, match=f"{BODIES_MAX + 1} bodies; at most {BODIES_MAX}"):
         load_warm_bodies(str(tmp_path))
+
+
+def test_a_body_is_prepared_as_its_pools_clients_bodies_are() -> None:
+    """Where tools are put in order, the prefix that is warmed up is the one that will be asked."""
+    tools = [{"type": "function", "function": {"name": name}} for name in "ba"]
+    text = json.dumps({"messages": [{"role": "user", "content": "x"}], "tools": tools}).encode()
+    body = warm_body("a.json", text)
+    for practices, names in (
+        (PoolPractices(), ["b", "a"]),
+        (PoolPractices(canonical_tools=True), ["a", "b"]),
+    ):
+        (prepared,) = prepared_warm_bodies([body], practices)
+        sent = json.loads(prepared.request.body)
+        assert [tool["function"]["name"] for tool in sent["tools"]] == names
+        assert sent["max_tokens"] == 1
