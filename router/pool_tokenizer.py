@@ -30,13 +30,18 @@ class PoolTokenizer:
     """One model's tokenizer and chat templates. ``templates`` None: chats are not tokenized.
 
     ``encoder.name`` and ``encoder.reason`` say which library encodes, and why. ``marks``: special
-    tokens at which a long text may be cut to give way.
+    tokens at which a long text may be cut to give way. ``reference``: the transformers tokenizer
+    that the encoder was proven against, where there is one.
     """
 
     def __init__(
-        self, encoder: Encoder, templates: ChatTemplates | None, marks: Sequence[str] = ()
+        self,
+        encoder: Encoder,
+        templates: ChatTemplates | None,
+        marks: Sequence[str] = (),
+        reference: Any = None,
     ) -> None:
-        self.encoder, self.templates = encoder, templates
+        self.encoder, self.templates, self.reference = encoder, templates, reference
         self._pieces = Pieces(marks)
         self._adds_specials = len(encoder.encode("", True)) > 0
 
@@ -79,7 +84,7 @@ class PoolTokenizer:
                 default_kwargs=dict(default_kwargs),
                 exclude_unused_tools=exclude_unused_tools,
             )
-        return cls(encoder, templates, _marks(tokenizer, templates))
+        return cls(encoder, templates, _marks(tokenizer, templates), tokenizer)
 
     def render(self, prompt: ChatPrompt) -> TextPrompt:
         """Raises NotRendered."""

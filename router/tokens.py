@@ -35,10 +35,14 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """``text`` None: the body has token ids."""
+    """``prompt``: what was given to the tokenizer; None where the body has token ids."""
 
-    text: str | None
+    prompt: TextPrompt | None
     token_ids: "array[int]"
+
+    @property
+    def text(self) -> str | None:
+        return None if self.prompt is None else self.prompt.text
 
 
 def tokens_of(path: str, body: bytes, tokenizer: PoolTokenizer) -> list[Tokens]:
@@ -106,7 +110,7 @@ def _tokens(prompt: Prompt, tokenizer: PoolTokenizer) -> Tokens:
         try:
             next(steps)
         except StopIteration as stop:
-            return Tokens(prompt.text, stop.value)
+            return Tokens(prompt, stop.value)
 
 
 def _hint(request: ParsedRequest) -> str:

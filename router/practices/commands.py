@@ -3,6 +3,7 @@
 import argparse
 
 from router.practices.capacity_command import add_capacity
+from router.practices.diff_command import add_diff
 from router.practices.fingerprints_command import add_fingerprints
 from router.practices.lint_command import add_lint
 from router.practices.verify_command import add_verify
@@ -13,6 +14,7 @@ _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is
 
 def add_practice_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     """Declare them in the order of use: what breaks a prefix, then what a fleet can hold."""
+    add_diff(subcommands)
     add_lint(subcommands)
     add_fingerprints(subcommands)
     add_capacity(subcommands)

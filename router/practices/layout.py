@@ -95,6 +95,12 @@ class Layout:
         after = self.sections[number] if number < len(self.sections) else None
         return self._between(before, after, offset)
 
+    def section(self, offset: int) -> Section | None:
+        """The part that holds this character, or ends just before it."""
+        number = bisect_right(self.sections, offset, key=attrgetter("start"))
+        before = self.sections[number - 1] if number else None
+        return before if before is not None and offset <= before.end else None
+
     def _between(self, before: Section | None, after: Section | None, offset: int) -> Place:
         if after is None:
             is_generation = self.generation_start is not None and offset >= self.generation_start

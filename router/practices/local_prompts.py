@@ -1,0 +1,57 @@
+"""Bodies to prompts with the model's own tokenizer and chat template, in this process."""
+
+from array import array
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from router.pool_tokenizer import PoolTokenizer
+from router.practices.prompt import TokenizedBody, starts_by_decoding
+from router.prompts import ChatPrompt, TextPrompt
+from router.tokens import NotReported, Tokens, tokens_of
+
+
+class LocalPrompts:
+    def __init__(self, tokenizer: PoolTokenizer, folder: str) -> None:
+        self._tokenizer, self._folder = tokenizer, folder
+
+    @property
+    def described(self) -> str:
+        return f"by the tokenizer in {self._folder}"
+
+    def tokenized(self, name: str, path: str, body: bytes) -> TokenizedBody:
+        """Raises NotReported."""
+        prompts = tokens_of(path, body, self._tokenizer)
+        if len(prompts) != 1:
+            raise NotReported(f"has {len(prompts)} prompts: give a body for each")
+        (tokens,) = prompts
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+        text = self._decode(tokens.token_ids) if tokens.text is None else tokens.text
+        return TokenizedBody(name, path, fields, tokens.token_ids, text, self._start(tokens, text))
+
+    def render(self, body: dict[str, Any]) -> str:
+        """Raises NotRendered."""
+        return self._tokenizer.render(ChatPrompt(body)).text
+
+    def token_ids(self, text: str) -> "array[int]":
+        return self._tokenizer.encoder.encode(text, False)
+
+    def _decode(self, token_ids: "array[int]") -> str:
+        return str(self._tokenizer.reference.decode(token_ids.tolist()))
+
+    def _start(self, tokens: Tokens, text: str) -> Callable[[int], int]:
+        if tokens.prompt is None or not self._tokenizer.reference.is_fast:
+            return starts_by_decoding(tokens.token_ids, text, self._decode)
+        starts = self._starts(tokens.prompt, len(tokens.token_ids))
+        return lambda number: starts[number] if number < len(starts) else len(text)
+
+    def _starts(self, prompt: TextPrompt, count: int) -> list[int]:
+        """Special tokens that are added stand nowhere: they begin where the one before does."""
+        encoded = self._tokenizer.reference(
+            prompt.text, add_special_tokens=prompt.add_special_tokens, return_offsets_mapping=True
+        )
+        starts = list(accumulate((start for start, _ in encoded["offset_mapping"]), max))
+        is_left = prompt.truncation is not None and prompt.truncation.side == "left"
+        return starts[len(starts) - count :] if is_left else starts[:count]
