@@ -9,7 +9,7 @@ server or a network can do wrong becomes ``StoreUnavailable``, in words without 
 import asyncio
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, NewType, cast
@@ -30,6 +30,9 @@ LIFE_S = 24 * 3600
 CONNECT_S_MAX = 1.0
 # A full rewrite's flush takes the server a tenth of this.
 ANSWER_S_MAX = 2.0
+# What a load may take beyond that for each block, ten times what it does take, and in all.
+LOAD_BLOCK_S_MAX = 1e-5
+LOAD_S_MAX = 30.0
 # Redis 7 and every Valkey; what else answers is not tested.
 VERSION_MIN = 7
 CLUSTER = "+cluster"
@@ -50,8 +53,11 @@ class StoreUnavailable(Exception):
 class RedisStore:
     """``password`` wins over one in ``url``. Nothing is connected before it is used."""
 
-    def __init__(self, url: str, password: str | None = None) -> None:
+    def __init__(
+        self, url: str, password: str | None = None, *, answer_s_max: float = ANSWER_S_MAX
+    ) -> None:
         self.shown_url = without_password(url)
+        self._answer_s_max = answer_s_max
         self._client = _client(url, password)
         self._shas: dict[str, Sha] = {}
 
@@ -72,7 +78,9 @@ class RedisStore:
 
     async def load(self, pool: PoolName, replica_id: ReplicaId) -> Saved | None:
         """What is kept. Raises StoreUnavailable; NotReadable where it is not to be believed."""
-        fields, blocks, copies = await self._run(_LOAD, keys_of(pool, replica_id), [])
+        keys = keys_of(pool, replica_id)
+        seconds = min(LOAD_S_MAX, self._answer_s_max + LOAD_BLOCK_S_MAX * await self._size(keys[0]))
+        fields, blocks, copies = await self._run(_LOAD, keys, [], seconds)
         counts: Counter[int] = Counter()
         for start in range(0, len(blocks), SLICE_BYTES):
             chunk = blocks[start : start + SLICE_BYTES]
@@ -83,12 +91,16 @@ class RedisStore:
             await asyncio.sleep(0)
         return saved_of(_pairs(fields), counts, _pairs(copies))
 
+    async def _size(self, state_key: str) -> int:
+        """How many blocks are said to be kept; 0 where it makes no sense."""
+        client = cast(Any, self._client)
+        said = await self._answer(lambda: client.hget(state_key, "blocks"), self._answer_s_max)
+        return int(said) if said and said.isdigit() else 0
+
     async def warnings(self) -> list[str]:
         """What is wrong with the server itself. Raises StoreUnavailable."""
-        try:
-            replies = await self._client.info()
-        except (RedisError, OSError) as error:
-            raise self._unavailable(error) from None
+        client = cast(Any, self._client)
+        replies = await self._answer(client.info, self._answer_s_max)
         cluster = all(isinstance(info, Mapping) for info in replies.values())
         infos = list(replies.values()) if cluster and "redis_version" not in replies else [replies]
         return sorted({text for info in infos for text in _warnings(info)})
@@ -99,20 +111,39 @@ class RedisStore:
         except (RedisError, OSError) as error:
             raise self._unavailable(error) from None
 
-    async def _run(self, script: str, keys: list[str], arguments: list[bytes | str]) -> Any:
+    async def _run(
+        self,
+        script: str,
+        keys: list[str],
+        arguments: list[bytes | str],
+        seconds_max: float | None = None,
+    ) -> Any:
         """By its digest; whole where the server does not know it (yet, or after a restart)."""
-        client = cast(Any, self._client)
-        try:
+        client, seconds_max = cast(Any, self._client), seconds_max or self._answer_s_max
+
+        async def ask() -> Any:
             if script in self._shas:
                 try:
                     return await client.evalsha(self._shas[script], len(keys), *keys, *arguments)
                 except NoScriptError:
                     pass
-            reply = await client.eval(script, len(keys), *keys, *arguments)
-        except (RedisError, OSError, TimeoutError) as error:
-            raise self._unavailable(error) from None
+            return await client.eval(script, len(keys), *keys, *arguments)
+
+        reply = await self._answer(ask, seconds_max)
         self._shas[script] = _sha1(script)
         return reply
+
+    async def _answer(self, ask: Callable[[], Awaitable[Any]], seconds_max: float) -> Any:
+        """Raises StoreUnavailable."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                return await ask()
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"{self.shown_url}: no answer within {seconds_max:g} s"
+            ) from None
+        except (RedisError, OSError) as error:
+            raise self._unavailable(error) from None
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(f"{self.shown_url}: {type(error).__name__}: {str(error)[:200]}")
@@ -193,7 +224,8 @@ def _client(url: str, password: str | None) -> "redis.Redis | RedisCluster":
     scheme, separator, rest = url.partition("://")
     settings: dict[str, Any] = {
         "socket_connect_timeout": CONNECT_S_MAX,
-        "socket_timeout": ANSWER_S_MAX,
+        # Ours end earlier; this is for what the client asks by itself.
+        "socket_timeout": LOAD_S_MAX,
     }
     if password is not None:
         settings["password"] = password

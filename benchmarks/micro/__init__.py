@@ -1,4 +1,4 @@
-"""The budgets, measured: hashing, ingest, match, memory, and matching during a replay.
+"""The budgets, measured: hashing, ingest, match, memory, the store, and matching during a replay.
 
 Each subject is a module with ``measure(scale)``, which yields measurements; ``scale`` shrinks the
 work for a smoke test and is 1 otherwise. Nothing here judges: a figure is a median over runs with

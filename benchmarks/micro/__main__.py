@@ -12,6 +12,7 @@ from benchmarks.micro import (
     network,
     relaying,
     replaying,
+    storing,
 )
 from benchmarks.micro.measurement import Measurement
 
@@ -24,13 +25,14 @@ SUBJECTS: dict[str, Callable[[float], Iterator[Measurement]]] = {
     "network": network.measure,
     "relaying": relaying.measure,
     "replay": replaying.measure,
+    "store": storing.measure,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.micro",
-        description="Measure the budgets; prints a JSON line per figure, about a minute in all.",
+        description="Measure the budgets; prints a JSON line per figure, some minutes in all.",
     )
     parser.add_argument("--only", metavar="NAME", choices=SUBJECTS, help=", ".join(SUBJECTS))
     arguments = parser.parse_args()

