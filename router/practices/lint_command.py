@@ -38,7 +38,8 @@ as the router's sampled log and OpenAI's batch files do; of a folder every .json
 in it is read, by name. The order of the lines is the order of the requests. Each fault is replayed
 against a cache that never forgets, as logged and mended; examples show shapes, never contents.
 
-kinds: {", ".join(_KINDS)}
+kinds: {", ".join(_KINDS[:6])},
+{", ".join(_KINDS[6:])}
 
 Limits: --requests-max requests (default {_REQUESTS_MAX:,}), 512 MiB of logs, 64 MiB a line; what is
 behind them is counted and not read. Lines that hold no request are named and left out.

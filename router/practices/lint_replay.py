@@ -145,7 +145,9 @@ class Replay:
             prompts = self._tokenize(path, msgspec.json.encode(body))
         except ValueError as error:
             if applied:
-                raise AssertionError(f"a fix broke a body: {applied}: {error}") from error
+                # The engine would refuse the mended body (a template has its own ideas of turns,
+                # a tool of another step is none): then nothing can be mended here.
+                return self._prompts(index, (), self._traffic.requests[index].body)
             self.not_tokenized[index] = str(error)
             return ()
         return tuple(prompt_blocks(token_ids, self._block_size) for token_ids in prompts)
@@ -170,12 +172,22 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Loss:
+    """``with_fix`` against ``without``: alone, or where everything else is mended."""
+
     practice: Practice
     alone: Outcome
-    gains: list[int]
+    with_fix: Outcome
+    without: Outcome
+
+    @property
+    def gains(self) -> list[int]:
+        return self.with_fix.gains_over(self.without)
 
     @property
     def tokens(self) -> int:
+        """0 where requests that gain stand against others that lose as much."""
+        if self.with_fix.hit_rate <= self.without.hit_rate:
+            return 0
         return sum(self.gains)
 
 
@@ -205,8 +217,8 @@ def _losses(traffic: Traffic, replay: Replay, base: Outcome, block_size: int) ->
     for practice in practices:
         without, _ = replay.run([other for other in practices if other is not practice])
         own = alone[practice.kind]
-        gains = max(own.gains_over(base), together.gains_over(without), key=sum)
-        losses.append(_Loss(practice, own, gains))
+        both = (_Loss(practice, own, own, base), _Loss(practice, own, together, without))
+        losses.append(max(both, key=lambda loss: loss.tokens))
     return [loss for loss in losses if loss.tokens >= block_size]
 
 

@@ -5,9 +5,9 @@ the step before it said. Rules:
 
 * Steps belong together by their session, or their first message, under one template of the system
   message; a step is also one of the conversation that it repeats messages of.
-* A history is rewritten where a request repeats an answer, or a longer message, of an earlier
-  request, and something before it is gone or changed. A new conversation repeats nothing, and
-  another answer to the same question comes last: neither is a rewriting.
+* A request goes on from an earlier one that it repeats as a whole. Where there is none, its history
+  is rewritten if it repeats an answer of an earlier request, or its last question and goes on from
+  there, and something before that is gone or changed.
 * Memory is bounded: of more messages than ``MESSAGES_MAX`` the later ones are not remembered.
 """
 
@@ -29,7 +29,7 @@ from router.practices.bodies import (
 )
 from router.practices.templates import Templates, digest
 
-MESSAGES_MAX = 1_000_000
+MESSAGES_MAX = 500_000
 # A shorter message ("yes") is said in many conversations and connects none.
 _TELLING_CHARS_MIN = 16
 
@@ -158,43 +158,65 @@ class _Histories:
         """The request that this one goes on from."""
         index, now = len(self._digests), array("Q", map(_digest, said))
         self._digests.append(now)
-        repeated, previous = self._repeated(namespace, now)
+        previous = self._continued(namespace, now)
         if previous is not None:
-            self._compare(index, previous, now, repeated)
+            self._continue(index, previous, now)
+        else:
+            previous = self._rewritten(index, namespace, now, said)
         for one, message in zip(now, said, strict=True):
             known = (namespace, one) in self._last
             if _is_telling(message) and (known or len(self._last) < MESSAGES_MAX):
                 self._last[namespace, one] = index
         return previous
 
-    def _repeated(self, namespace: int, now: "array[int]") -> tuple[int, int | None]:
-        for position in range(len(now) - 1, -1, -1):
-            previous = self._last.get((namespace, now[position]))
-            if previous is not None:
-                return position, previous
-        return -1, None
+    def _continued(self, namespace: int, now: "array[int]") -> int | None:
+        """The request all of whose messages are repeated, in their place."""
+        looked_at = set[int]()
+        for one in reversed(now):
+            previous = self._last.get((namespace, one))
+            if previous is None or previous in looked_at:
+                continue
+            if _common(self._digests[previous], now) == len(self._digests[previous]):
+                return previous
+            looked_at.add(previous)
+        return None
 
-    def _compare(self, index: int, previous: int, now: "array[int]", repeated: int) -> None:
-        before = self._digests[previous]
-        kept = _common(before, now)
+    def _continue(self, index: int, previous: int, now: "array[int]") -> None:
         whole = self.whole.get(previous)
-        if kept == len(before):
-            if whole is not None:
-                self.whole[index] = (*whole, Segment(index, kept, len(now)))
-            return
-        there = _last_index(before, now[repeated])
-        if repeated < kept or there < kept:
-            return
-        # Another answer to the same question repeats nothing but the question.
-        gone = there - kept
-        if gone == 0 and repeated == kept:
-            return
+        if whole is not None:
+            kept = len(self._digests[previous])
+            self.whole[index] = (*whole, Segment(index, kept, len(now)))
+
+    def _rewritten(
+        self, index: int, namespace: int, now: "array[int]", said: list[Message]
+    ) -> int | None:
+        for repeated in range(len(now) - 1, -1, -1):
+            previous = self._last.get((namespace, now[repeated]))
+            if previous is None:
+                continue
+            before = self._digests[previous]
+            kept, there = _common(before, now), _last_index(before, now[repeated])
+            if repeated < kept or there < kept:
+                return None
+            # A question may be asked in two conversations; an answer, or what was asked last and is
+            # being gone on from, belongs to one.
+            goes_on = there == len(before) - 1 and repeated < len(now) - 1
+            if goes_on or _is_answer(said[repeated]):
+                self._note(index, previous, now, kept, there, repeated)
+                return previous
+        return None
+
+    def _note(
+        self, index: int, previous: int, now: "array[int]", kept: int, there: int, repeated: int
+    ) -> None:
+        """``there`` and ``repeated``: where both say the same behind what was changed."""
+        before = self._digests[previous]
         while there + 1 < len(before) and repeated + 1 < len(now):
             if before[there + 1] != now[repeated + 1]:
                 break
             there, repeated = there + 1, repeated + 1
         self.rewritings[index] = Rewriting(index, previous, kept, len(before))
-        start = whole or (Segment(previous, 0, len(before)),)
+        start = self.whole.get(previous) or (Segment(previous, 0, len(before)),)
         self.whole[index] = (*start, Segment(index, repeated + 1, len(now)))
 
 
@@ -212,8 +234,11 @@ def _last_index(digests: "array[int]", wanted: int) -> int:
 
 
 def _is_telling(message: Message) -> bool:
-    answered = message.get("role") in ("assistant", "tool")
-    return answered or len(text_of(message)) >= _TELLING_CHARS_MIN
+    return _is_answer(message) or len(text_of(message)) >= _TELLING_CHARS_MIN
+
+
+def _is_answer(message: Message) -> bool:
+    return message.get("role") in ("assistant", "tool")
 
 
 def _digest(message: Message) -> int:

@@ -107,7 +107,7 @@ def _system(body: Body) -> str:
 
 
 def clock(rng: Random, place: Place, body: Body) -> Body:
-    hours, rest = divmod(place.clock, 3600)
+    hours, rest = divmod(place.clock % 86_400, 3600)
     now = f"2026-03-04 {hours:02}:{rest // 60:02}:{rest % 60:02}"
     return _with_system(body, f"The current time is {now}.\n{_system(body)}")
 

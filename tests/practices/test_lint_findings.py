@@ -171,6 +171,66 @@ def test_odd_bodies_are_no_failure() -> None:
     assert len(result.base.prompt_tokens) == 2 * len(odd) + 8
 
 
+def test_a_fix_that_the_engine_would_refuse_changes_nothing() -> None:
+    """A step whose tools are none has no tokens; the steps beside it keep theirs."""
+
+    def bad_tools(rng: Random, place: Place, body: Body) -> Body:
+        if place.step == 1:
+            body["tools"].append({"type": "function", "function": {"name": "odd", "strict": 5}})
+        elif place.step == 2:
+            del body["tools"]
+        return body
+
+    result = examined(logged(traffic(bad_tools, conversations=3)))
+    assert [tokens > 0 for tokens in result.base.prompt_tokens] == [True] * 3 + [False] * 3 + [
+        True
+    ] * 6
+    assert [tokens > 0 for tokens in result.fixed.prompt_tokens] == [
+        tokens > 0 for tokens in result.base.prompt_tokens
+    ]
+
+
+def test_one_request_is_no_traffic() -> None:
+    """There is nothing to compare it with."""
+    assert kinds(examined(logged(traffic(planted.clock, conversations=1, steps=1)))) == []
+
+
+def test_many_conversations_of_one_session_are_no_rewriting() -> None:
+    """A new conversation repeats nothing, and a question that is asked again comes last."""
+
+    def of_one_user(rng: Random, place: Place, body: Body) -> Body:
+        body["user"] = "jane"
+        if place.step == 2:
+            body["messages"][-1]["content"] = "And the same question again, please."
+        return body
+
+    assert kinds(examined(logged(traffic(of_one_user)))) == []
+
+
+def test_a_summary_in_place_of_the_history_is_found() -> None:
+    """What was said goes into one message, and the newest ones stay."""
+
+    def summarised(rng: Random, place: Place, body: Body) -> Body:
+        system, *said = body["messages"]
+        if len(said) < 4:
+            return body
+        summary = {"role": "user", "content": f"Summary: {planted.paragraph(rng, 1)}"}
+        return {**body, "messages": [system, summary, *said[-3:]]}
+
+    assert kinds(examined(logged(traffic(summarised, steps=7)))) == ["rewritten_history"]
+
+
+def test_retrieved_passages_that_change_with_each_step() -> None:
+    """They go to the newest message: in front of the conversation they would break it again."""
+
+    def retrieved(rng: Random, place: Place, body: Body) -> Body:
+        return planted.retrieval_first(rng, Place(rng.randrange(1000), 0, 0), body)
+
+    result = examined(logged(traffic(retrieved)))
+    assert kinds(result) == ["retrieval_first"]
+    assert result.base.hit_rate < 0.05 and result.fixed.hit_rate > 0.6
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="POINTSMAN_SHARED names no folder with them")
 def test_collected_bodies() -> None:
     """Bodies of real agents: the clock, the order of tools, the order of keys, and the task in

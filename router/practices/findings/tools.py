@@ -5,15 +5,17 @@ are touched only of tools that were seen written in two ways.
 """
 
 import json
+import re
 from typing import Any
 
 from router.canonical_tools import canonical_tools
 from router.practices.bodies import Body, tool_name, tools_of
 from router.practices.templates import digest
 from router.practices.traffic import Traffic
+from router.practices.volatile import find_volatile
 
 _EXAMPLE_TOOLS_MAX = 4
-_NAME_CHARS_MAX = 40
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,47}")
 
 
 class ToolOrder:
@@ -133,9 +135,10 @@ def _text(value: Any) -> str:
 
 
 def _listed(names: tuple[str, ...], begin: int) -> str:
-    """Names of functions around the first that differs, cut: a name is for programs to read."""
+    """Names of functions around the first that differs. A name is for programs to read, and shown;
+    what is no such name, or holds what looks like an id, is not."""
     shown = [
-        name[:_NAME_CHARS_MAX] if name.isidentifier() and name.isascii() else "xxx"
+        name if _NAME.fullmatch(name) and not find_volatile(name) else "xxx"
         for name in names[begin : begin + _EXAMPLE_TOOLS_MAX]
     ]
     more = ", …" if len(names) > begin + _EXAMPLE_TOOLS_MAX else ""
