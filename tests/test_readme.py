@@ -46,6 +46,12 @@ RUN_BELOW = (
     ("pointsman", "events", "inspect"),
     ("pointsman", "doctor"),
     ("pointsman", "tokens"),
+    ("pointsman", "diff"),
+    ("pointsman", "lint"),
+    ("pointsman", "fingerprints"),
+    ("pointsman", "verify"),
+    ("pointsman", "warmup"),
+    ("pointsman", "capacity"),
     ("grpcurl", "-plaintext", "127.0.0.1:50051"),
     ("grpcurl", "-plaintext", "-d"),
     ("vllm", "serve"),
@@ -137,6 +143,63 @@ def test_the_doctor_looks_at_two_engines_and_tokens_shows_a_body(tmp_path: Path)
     words[2], words[words.index("--model") + 1] = str(body), "benchmarks/data"
     shown = subprocess.run((*MAIN, *words[1:]), cwd=ROOT, capture_output=True, check=True)
     assert json.loads(shown.stdout)["text"].startswith("<|im_start|>user")
+
+
+def test_the_practices_on_a_fleet_that_runs(tmp_path: Path) -> None:
+    """Fingerprints, verify and warmup with simulated engines in place of README's addresses."""
+    bodies = tmp_path / "prompts"
+    bodies.mkdir()
+    question = "Which seats are left in the first row of the morning flight to the islands?"
+    (bodies / "platform.json").write_text(json.dumps(_body(question)))
+    with services(tmp_path, together=True) as fleet:
+        places = {
+            "http://127.0.0.1:9465": fleet.admin_url,
+            "http://127.0.0.1:8080": fleet.url,
+            "http://10.0.0.7:8000": fleet.sim_url("a"),
+            "prompts/": str(bodies),
+        }
+        for name in ("warmup", "verify", "fingerprints"):
+            words = [places.get(word, word) for word in command("pointsman", name)]
+            done = subprocess.run((*MAIN, *words[1:]), cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_practices_on_files(tmp_path: Path) -> None:
+    """Diff, lint and capacity with files and the tokenizer of this repository."""
+    first, second = (_body(f"At {clock} o'clock: what is a pointsman?") for clock in (7, 8))
+    (tmp_path / "first.json").write_text(json.dumps(first))
+    (tmp_path / "second.json").write_text(json.dumps(second))
+    (tmp_path / "requests.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_32B))
+    places = {
+        "/models/Qwen3-32B": str(ROOT / "benchmarks/data"),
+        "/models/Qwen3-32B/config.json": "config.json",
+    }
+    for name, status in (("diff", 1), ("lint", 0), ("capacity", 0)):
+        words = [places.get(word, word) for word in command("pointsman", name)]
+        done = subprocess.run((*MAIN, *words[1:]), cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == status, done.stdout + done.stderr
+    assert "<html" in (tmp_path / "report.html").read_text()
+    assert "256" in done.stdout, "kilobytes a token"
+
+
+def _body(text: str) -> dict[str, object]:
+    return {"model": "sim", "messages": [{"role": "user", "content": text}]}
+
+
+QWEN3_32B = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 5120,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "vocab_size": 151936,
+    "intermediate_size": 25600,
+    "torch_dtype": "bfloat16",
+}
 
 
 @pytest.mark.parametrize(
