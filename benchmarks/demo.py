@@ -3,7 +3,9 @@
 It starts simulated replicas and ``pointsman serve`` as processes, sends the same conversations of
 agents through the real OpenAI client with one policy after the other, and prints a table. Rules:
 
-* Each policy finds replicas whose engines have just started, and a router of its own.
+* Each policy finds replicas whose engines have just started, and a service of its own.
+* Half way the service of one policy is killed and started again. No request is under way then: what
+  would be cut off is a client's to ask again, and no question of the index.
 * Its processes end with it, whatever ends it; what they said last is shown where they fail.
 * The exit status is 0 only if every request of every policy was answered.
 """
@@ -14,38 +16,42 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from benchmarks.conversations import Agent, Conversation, Workload, make_workload
-from benchmarks.demo_fleet import (
-    BLOCK_SIZE,
-    MODEL,
-    DemoSettings,
-    router_config,
-    router_url,
-    sim_arguments,
-    sim_url,
-)
+from benchmarks.conversations import Conversation, Workload, make_workload
+from benchmarks.demo_fleet import BLOCK_SIZE, MODEL, DemoSettings, ServeLog, ServeUrls
 from benchmarks.demo_report import (
     PolicyRun,
     Progress,
     Record,
+    Restart,
     best_hit_rate,
     prediction_counts,
+    restart_lines,
     table,
 )
-from benchmarks.processes import ProcessFailed, pointsman
+from benchmarks.demo_service import (
+    Service,
+    forget_everything,
+    get_text,
+    seconds_to_exact,
+    shared_tokens_of,
+    start_replicas,
+    until_in_service,
+)
+from benchmarks.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 POLICIES = ("round_robin", "prefix")
-_START_SECONDS_MAX = 30.0
+RESTARTED = "prefix"
 _REQUEST_SECONDS_MAX = 60.0
 _SHOWN_FAILURES_MAX = 5
 
@@ -89,17 +95,23 @@ async def _demo(settings: DemoSettings) -> int:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-demo-")))
         show.update("starting the replicas")
-        urls = await _start_replicas(stack, settings)
-        shared_tokens = await _shared_tokens(urls[0], workload)
+        urls = await start_replicas(stack, settings)
+        shared_tokens = await shared_tokens_of(urls[0], workload)
         runs = []
         for policy in POLICIES:
-            runs.append(await _run_policy(policy, urls, workload, folder, show))
-    best = best_hit_rate(runs[-1].records, shared_tokens, BLOCK_SIZE)
-    return _tell(runs, best, show)
+            service = Service(policy, urls, folder)
+            stack.push_async_callback(service.end)
+            run = PolicyRun(policy)
+            await _Run(service, workload, run, show).through(restart=policy == RESTARTED)
+            runs.append(run)
+    return _tell(runs, shared_tokens, show)
 
 
-def _tell(runs: Sequence[PolicyRun], best_hit_rate: float, show: Progress) -> int:
-    show.line("\n" + table(runs, best_hit_rate))
+def _tell(runs: Sequence[PolicyRun], shared_tokens: int, show: Progress) -> int:
+    show.line("\n" + table(runs, best_hit_rate(runs[-1].records, shared_tokens, BLOCK_SIZE)))
+    for run in runs:
+        if run.restart is not None:
+            show.line("\n" + "\n".join(restart_lines(run, shared_tokens, BLOCK_SIZE)))
     failures = [f"{run.policy}: {failure}" for run in runs for failure in run.failures]
     for failure in failures[:_SHOWN_FAILURES_MAX]:
         show.line(f"failed: {failure}")
@@ -109,88 +121,87 @@ def _tell(runs: Sequence[PolicyRun], best_hit_rate: float, show: Progress) -> in
     return 1 if failures else 0
 
 
-async def _run_policy(
-    policy: str, urls: Sequence[str], workload: Workload, folder: Path, show: Progress
-) -> PolicyRun:
-    from openai import AsyncOpenAI
+@dataclass
+class _Run:
+    """One policy, from engines that have just started to the last answer."""
 
-    run = PolicyRun(policy)
-    show.update(f"{policy}: starting pointsman serve")
-    await _forget_everything(urls)
-    async with _router(policy, urls, folder) as url:
-        await _until_ready(url)
+    service: Service
+    workload: Workload
+    run: PolicyRun
+    show: Progress
+
+    async def through(self, *, restart: bool) -> None:
+        """``restart``: kill the service when half of the turns are answered, and start it again."""
+        self.show.update(f"{self.run.policy}: starting pointsman serve")
+        await forget_everything(self.service.replica_urls)
+        conversations = [Conversation(self.workload, agent) for agent in self.workload.agents]
+        log, turns = ServeLog(), max(len(agent.turns) for agent in self.workload.agents)
+        async with self.service.running(log, killed=restart) as urls:
+            await until_in_service(urls)
+            await self._converse(conversations, urls, turns // 2 if restart else turns)
+        if restart:
+            await self._again(conversations, turns - turns // 2)
+        run = self.run
+        self.show.line(f"{run.policy}: {len(run.records)} answers in {run.seconds:.1f} s")
+
+    async def _again(self, conversations: Sequence[Conversation], turns: int) -> None:
+        self.show.update(f"{self.run.policy}: killed; starting pointsman serve again")
+        killed, log = time.monotonic(), ServeLog()
+        async with self.service.running(log) as urls:
+            down = time.monotonic() - killed
+            exact = await seconds_to_exact(urls)
+            answered = len(self.run.records)
+            self.run.restart = Restart(answered, log.loaded_blocks, down, exact)
+            await until_in_service(urls)
+            await self._converse(conversations, urls, turns)
+
+    async def _converse(
+        self, conversations: Sequence[Conversation], urls: ServeUrls, turns: int
+    ) -> None:
+        """So many turns of every agent, all agents at once."""
+        from openai import AsyncOpenAI
+
         client = AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=_REQUEST_SECONDS_MAX
+            base_url=f"{urls.router}/v1",
+            api_key="unused",
+            max_retries=0,
+            timeout=_REQUEST_SECONDS_MAX,
         )
         started = time.monotonic()
-
-        def told() -> None:
-            done = len(run.records) + len(run.failures)
-            seconds = time.monotonic() - started
-            show.update(
-                f"{policy}: {done} of {workload.requests} requests, {seconds:.0f} s,"
-                f" hit rate {run.hit_rate:.1%}",
-                done / workload.requests,
-            )
-
         async with client, asyncio.TaskGroup() as group:
-            for agent in workload.agents:
-                group.create_task(_converse(client, workload, agent, run, told))
-        run.seconds = time.monotonic() - started
-        run.predictions = prediction_counts(await _get(f"{url}/metrics"))
-    show.line(f"{policy}: {len(run.records)} answers in {run.seconds:.1f} s")
-    return run
+            for conversation in conversations:
+                group.create_task(self._turns(client, conversation, turns))
+        self.run.seconds += time.monotonic() - started
+        self.run.predictions += prediction_counts(await get_text(f"{urls.router}/metrics"))
 
+    async def _turns(self, client: "AsyncOpenAI", conversation: Conversation, turns: int) -> None:
+        """A failure ends the conversation and counts for what is left of it."""
+        import openai
 
-async def _start_replicas(stack: AsyncExitStack, settings: DemoSettings) -> list[str]:
-    """All at once, since each takes seconds; their URLs."""
-    arguments = sim_arguments(settings)
+        name, run = conversation.agent.name, self.run
+        for _ in range(turns):
+            if conversation.is_over or any(text.startswith(f"{name}:") for text in run.failures):
+                return
+            turn = conversation.ask()
+            await asyncio.sleep(turn.pause_seconds)
+            try:
+                record, text = await _ask(
+                    client, name, conversation.messages, self.workload.tools, turn.answer_tokens
+                )
+            except (openai.OpenAIError, ValueError) as error:
+                run.failures.append(f"{name}: {type(error).__name__}: {error}")
+                return
+            conversation.answered(text)
+            run.records.append(record)
+            self._told()
 
-    async def start() -> str:
-        replica = pointsman(*arguments, ready=sim_url, seconds_max=_START_SECONDS_MAX)
-        return await stack.enter_async_context(replica)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(start()) for _ in range(settings.replicas)]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
-def _router(policy: str, urls: Sequence[str], folder: Path) -> AbstractAsyncContextManager[str]:
-    """`pointsman serve` for these replicas; gives its URL."""
-    path = folder / f"{policy}.toml"
-    path.write_text(router_config(policy, urls), encoding="utf-8")
-    return pointsman(
-        "serve", "--config", str(path), ready=router_url, seconds_max=_START_SECONDS_MAX
-    )
-
-
-async def _converse(
-    client: "AsyncOpenAI",
-    workload: Workload,
-    agent: Agent,
-    run: PolicyRun,
-    told: Callable[[], None],
-) -> None:
-    """One agent, turn by turn; a failure ends its conversation and counts for what is left."""
-    import openai
-
-    conversation = Conversation(workload, agent)
-    while not conversation.is_over:
-        turn = conversation.ask()
-        await asyncio.sleep(turn.pause_seconds)
-        try:
-            record, text = await _ask(
-                client, agent.name, conversation.messages, workload.tools, turn.answer_tokens
-            )
-        except (openai.OpenAIError, ValueError) as error:
-            run.failures.append(f"{agent.name}: {type(error).__name__}: {error}")
-            return
-        conversation.answered(text)
-        run.records.append(record)
-        told()
+    def _told(self) -> None:
+        run, requests = self.run, self.workload.requests
+        done = len(run.records) + len(run.failures)
+        self.show.update(
+            f"{run.policy}: {done} of {requests} requests, hit rate {run.hit_rate:.1%}",
+            done / requests,
+        )
 
 
 async def _ask(
@@ -221,42 +232,3 @@ async def _ask(
     cached_tokens = usage.prompt_tokens_details.cached_tokens or 0
     sizes = (usage.prompt_tokens, cached_tokens, usage.completion_tokens)
     return Record(name, *sizes, first_seconds), "".join(texts)
-
-
-async def _shared_tokens(url: str, workload: Workload) -> int:
-    """How many tokens all prompts begin with: those that two first turns have in common."""
-    prompts = []
-    for agent in workload.agents[:2]:
-        conversation = Conversation(workload, agent)
-        conversation.ask()
-        body = {"messages": conversation.messages, "tools": workload.tools}
-        async with aiohttp.ClientSession() as session:
-            async with session.post(f"{url}/tokenize", json=body) as response:
-                prompts.append((await response.json())["tokens"])
-    pairs = zip(prompts[0], prompts[-1], strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
-
-
-async def _forget_everything(urls: Sequence[str]) -> None:
-    """As if every engine's process had been started anew; costs no time."""
-    async with aiohttp.ClientSession() as session:
-        for url in urls:
-            async with session.post(f"{url}/sim/fault", json={"kind": "restart"}) as response:
-                response.raise_for_status()
-
-
-async def _until_ready(url: str) -> None:
-    """Until the router has a replica in service, or time is up; the requests tell then."""
-    async with aiohttp.ClientSession() as session:
-        for _ in range(100):
-            async with session.get(f"{url}/ready") as response:
-                report = await response.json()
-                if all(state == "up" for state in report["engines"].values()):
-                    return
-            await asyncio.sleep(0.05)
-
-
-async def _get(url: str) -> str:
-    async with aiohttp.ClientSession() as session, session.get(url) as response:
-        response.raise_for_status()
-        return await response.text()

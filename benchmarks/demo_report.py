@@ -1,5 +1,6 @@
 """What the demo tells: one record for each request, the figures of a policy, and the table."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -20,6 +21,20 @@ class Record:
     ttft_seconds: float
 
 
+@dataclass(frozen=True)
+class Restart:
+    """A service that was killed and started again. ``requests``: answered before.
+
+    ``loaded_blocks`` from its store, by replica; ``exact_seconds`` from when it listened until the
+    index was exact again, None where it was not in time; ``down_seconds`` until it listened.
+    """
+
+    requests: int
+    loaded_blocks: Mapping[str, int]
+    down_seconds: float
+    exact_seconds: float | None
+
+
 @dataclass
 class PolicyRun:
     """Everything that happened to one policy's requests."""
@@ -27,13 +42,13 @@ class PolicyRun:
     policy: str
     records: list[Record] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    predictions: Mapping[str, int] = field(default_factory=dict)
+    predictions: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
+    restart: Restart | None = None
 
     @property
     def hit_rate(self) -> float:
-        prompt_tokens = sum(record.prompt_tokens for record in self.records)
-        return sum(record.cached_tokens for record in self.records) / max(1, prompt_tokens)
+        return hit_rate(self.records)
 
     def ttft_ms(self, share: float) -> float:
         """The time that so many of the requests had their first text within; 0 without any."""
@@ -63,27 +78,68 @@ def table(runs: Sequence[PolicyRun], best_hit_rate: float) -> str:
     return "\n".join(_aligned(rows))
 
 
+def restart_lines(run: PolicyRun, shared_tokens: int, block_size: int) -> list[str]:
+    """What the restart cost, if there was one: a table of before and after, and what came back."""
+    restart = run.restart
+    if restart is None:
+        return []
+    before, after = run.records[: restart.requests], run.records[restart.requests :]
+    best_before = best_cached_tokens(before, shared_tokens, block_size)
+    best_after = best_cached_tokens(run.records, shared_tokens, block_size) - best_before
+    rows = [
+        (f"{run.policy}, killed half way", "before kill -9", "after the restart"),
+        ("token hit rate", f"{hit_rate(before):.1%}", f"{hit_rate(after):.1%}"),
+        (
+            "endless cache",
+            f"{best_before / max(1, _prompt_tokens(before)):.1%}",
+            f"{best_after / max(1, _prompt_tokens(after)):.1%}",
+        ),
+    ]
+    blocks, replicas = sum(restart.loaded_blocks.values()), len(restart.loaded_blocks)
+    exact = (
+        "not exact in time"
+        if restart.exact_seconds is None
+        else f"exact again {restart.exact_seconds:.1f} s after it listened"
+    )
+    back = f"the index came back: {blocks:,} blocks of {replicas} replicas loaded, {exact}"
+    return [*_aligned(rows), f"{back} (it was down for {restart.down_seconds:.1f} s)"]
+
+
+def hit_rate(records: Sequence[Record]) -> float:
+    return sum(record.cached_tokens for record in records) / max(1, _prompt_tokens(records))
+
+
+def _prompt_tokens(records: Sequence[Record]) -> int:
+    return sum(record.prompt_tokens for record in records)
+
+
 def best_hit_rate(records: Sequence[Record], shared_tokens: int, block_size: int) -> float:
-    """What a cache without end would have reached. ``shared_tokens`` begin every prompt; they are
-    computed once, by whoever comes first."""
+    """What a cache without end would have reached."""
+    cached = best_cached_tokens(records, shared_tokens, block_size)
+    return cached / max(1, _prompt_tokens(records))
+
+
+def best_cached_tokens(records: Sequence[Record], shared_tokens: int, block_size: int) -> int:
+    """Of a cache without end. ``shared_tokens`` begin every prompt; they are computed once, by
+    whoever comes first."""
     turns: dict[str, list[tuple[int, int]]] = {}
     for record in records:
         turns.setdefault(record.agent, []).append((record.prompt_tokens, record.answer_tokens))
     cached = sum(cached_at_best(each, shared_tokens, block_size) for each in turns.values())
     cached -= shared_tokens // block_size * block_size
-    return max(0, cached) / max(1, sum(record.prompt_tokens for record in records))
+    return max(0, cached)
 
 
-def prediction_counts(metrics: str) -> dict[str, int]:
+def prediction_counts(metrics: str) -> Counter[str]:
     """Predictions by outcome, summed over the replicas, from the router's Prometheus text."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for line in metrics.splitlines():
         name, brace, rest = line.partition("{")
         if name != "pointsman_predictions_total" or not brace:
             continue
         labels, _, value = rest.rpartition("} ")
         outcome = labels.rpartition('outcome="')[2].partition('"')[0]
-        counts[outcome] = counts.get(outcome, 0) + int(float(value))
+        counts[outcome] += int(float(value))
     return counts
 
 

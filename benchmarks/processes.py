@@ -3,7 +3,8 @@
 Rules it keeps:
 
 * A process is there when it has printed what says so; until then nothing goes on.
-* It ends with the context, however that ends: SIGTERM, and SIGKILL where that does not help.
+* It ends with the context, however that ends: SIGTERM, and SIGKILL where that does not help, or
+  where it is to die without a word.
 * A signal to the terminal's group does not reach it: whoever started it decides when it goes.
 * What it prints is read all the time, so that it never waits for a reader; the end is kept.
 """
@@ -35,9 +36,14 @@ class ProcessFailed(Exception):
 
 @asynccontextmanager
 async def pointsman(
-    *arguments: str, ready: Callable[[str], _Ready | None], seconds_max: float
+    *arguments: str,
+    ready: Callable[[str], _Ready | None],
+    seconds_max: float,
+    killed: bool = False,
 ) -> AsyncIterator[_Ready]:
     """Run the command `pointsman`; gives what ``ready`` made of the first line it knows.
+
+    ``ready`` is called with the lines after that, too. ``killed``: it ends by SIGKILL.
 
     Raises ProcessFailed where the process is not ready in time or ends before the context does.
     """
@@ -74,7 +80,7 @@ async def pointsman(
             raise ProcessFailed(_told(name, "ended", lines)) from error
         raise
     finally:
-        await _stop(process)
+        await _stop(process, killed)
         await asyncio.gather(reading, return_exceptions=True)
 
 
@@ -88,14 +94,14 @@ async def _read(
     async for raw in process.stdout:
         line = raw.decode(errors="replace").rstrip()
         lines.append(line)
-        value = None if found.done() else ready(line)
-        if value is not None:
+        value = ready(line)
+        if value is not None and not found.done():
             found.set_result(value)
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
+async def _stop(process: asyncio.subprocess.Process, killed: bool) -> None:
     if process.returncode is None:
-        _signal(process, signal.SIGTERM)
+        _signal(process, signal.SIGKILL if killed else signal.SIGTERM)
     try:
         async with asyncio.timeout(_STOP_SECONDS_MAX):
             await process.wait()

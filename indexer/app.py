@@ -12,22 +12,20 @@ from pathlib import Path
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from indexer.answers import Answers
 from indexer.config import IndexerConfig
 from indexer.embedded_store import EmbeddedStore, NotStarted
-from indexer.evidence import Evidence, Level
+from indexer.evidence import Evidence
 from indexer.following import Following
 from indexer.hub import Hub, Link
 from indexer.index import ReplicaId
 from indexer.local import LocalIndexer
-from indexer.metrics import HubCollector
+from indexer.operator_api import OperatorApi
 from indexer.redis_store import RedisStore
 from indexer.remembering import Remembering
-from indexer.report import replica_report
 from indexer.service import GrpcServer, IndexerService
+from indexer.snapshots import Snapshots
 from indexer.subscriber import Subscriber
 from indexer.watching import ReplicaWatch
 from proto.config_file import parse_listen
@@ -49,6 +47,15 @@ class Pump:
     ) -> None:
         self.subscriber, self.hub, self._remembering = subscriber, hub, remembering
         self.woken = asyncio.Event()
+        self._pauses = 0
+
+    def pause(self) -> None:
+        """From now on nothing is applied; as often as it is called, so often ``resume``."""
+        self._pauses += 1
+
+    def resume(self) -> None:
+        self._pauses -= 1
+        self.woken.set()
 
     def slice(self) -> bool:
         """At most ``SLICE_S_MAX`` of work; whether there is more."""
@@ -69,7 +76,7 @@ class Pump:
         tick_at = 0.0
         while True:
             self.woken.clear()
-            while self.slice():
+            while not self._pauses and self.slice():
                 self._after_slice()
                 await asyncio.sleep(0)
             self._after_slice()
@@ -105,6 +112,7 @@ class IndexerApp:
         self._headers, self._redis_password = headers, redis_password
         self.remembering: Remembering | None = None
         self._embedded: EmbeddedStore | None = None
+        self._no_store = "none is configured"
         self._evidence: dict[ReplicaId, Evidence] = {}
         self._full_times = 0
 
@@ -122,41 +130,54 @@ class IndexerApp:
             frames_max=self.config.events.queue_frames_max,
             bytes_max=self.config.events.queue_bytes_max,
         )
+        try:
+            store = await self._start_store()
+            self._make_parts(subscriber, store)
+            subscriber.start()
+            try:
+                for endpoint in self.config.events.bind:
+                    subscriber.bind(endpoint)
+                await self._serve_until(stopping, ready)
+            finally:
+                subscriber.stop()
+        finally:
+            if self._embedded is not None:
+                await self._embedded.stop()
+
+    async def _start_store(self) -> RedisStore | None:
+        """None where nothing is kept; ``_no_store`` says why."""
+        redis = self.config.redis
+        if not redis.enabled:
+            self._no_store = "it is switched off"
+        elif redis.folder is not None:
+            embedded = EmbeddedStore(Path(redis.folder))
+            try:
+                await embedded.start()
+            except NotStarted as error:
+                # The index is answered from all the same; that it is not durable is shown.
+                self._no_store = str(error)
+                _log.warning("store_not_started", error=str(error), durable=False)
+                return None
+            self._embedded = embedded
+            return RedisStore(embedded.url)
+        elif redis.url is not None:
+            return RedisStore(redis.url, self._redis_password)
+        return None
+
+    def _make_parts(self, subscriber: Subscriber, store: RedisStore | None) -> None:
         self.hub = Hub(
             subscriber,
             seeds=tuple(self.config.hash_seeds),
             replays_max=self.config.events.replays_max,
-            writer=secrets.token_hex(16) if self.config.redis.is_configured else None,
+            writer=secrets.token_hex(16) if store is not None else None,
         )
-        await self._start_store()
+        if store is not None:
+            self.remembering = Remembering(store, self.hub)
         self.pump = Pump(subscriber, self.hub, self.remembering)
         self.answers = Answers(self.hub)
         self.watch = ReplicaWatch(self.answers)
         load = self.remembering.load if self.remembering is not None else None
         self.following = Following(self.hub, self.config, self._headers, load)
-        subscriber.start()
-        try:
-            for endpoint in self.config.events.bind:
-                subscriber.bind(endpoint)
-            await self._serve_until(stopping, ready)
-        finally:
-            subscriber.stop()
-            if self._embedded is not None:
-                await self._embedded.stop()
-
-    async def _start_store(self) -> None:
-        url, folder = self.config.redis.url, self.config.redis.folder
-        if folder is not None:
-            self._embedded = EmbeddedStore(Path(folder))
-            url = self._embedded.url
-            try:
-                await self._embedded.start()
-            except NotStarted as error:
-                # The index is answered from all the same; that it is not durable is shown.
-                _log.warning("store_not_started", error=str(error))
-                self._embedded = None
-        if url is not None:
-            self.remembering = Remembering(RedisStore(url, self._redis_password), self.hub)
 
     @property
     def local(self) -> LocalIndexer:
@@ -168,7 +189,7 @@ class IndexerApp:
             loop.call_soon_threadsafe(self.pump.woken.set)
 
     async def _serve_until(self, stopping: asyncio.Event, ready: asyncio.Event | None) -> None:
-        runner = web.AppRunner(self._application(), access_log=None)
+        runner = web.AppRunner(self._operator_api().application(), access_log=None)
         server = GrpcServer(IndexerService(self.answers, self.watch, self.following))
         await runner.setup()
         try:
@@ -201,6 +222,16 @@ class IndexerApp:
 
     # What an operator sees.
 
+    def _operator_api(self) -> OperatorApi:
+        return OperatorApi(
+            self.hub,
+            self.following,
+            Snapshots(self.pump, self.remembering),
+            self.remembering,
+            self._no_store,
+            lambda: self.pump.subscriber.stats,
+        )
+
     async def _log_changes(self) -> None:
         while True:
             now = time.monotonic()
@@ -230,45 +261,3 @@ class IndexerApp:
             if count:
                 log = _log.warning if note.warning else _log.info
                 log(note.event, replica=link.source.replica_id, times=count, **note.fields)
-
-    def _application(self) -> web.Application:
-        registry = CollectorRegistry()
-        registry.register(HubCollector(self.hub, lambda: self.pump.subscriber.stats))
-
-        async def metrics(request: web.Request) -> web.Response:
-            body = generate_latest(registry)
-            return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-        async def replicas(request: web.Request) -> web.Response:
-            return web.json_response(
-                {"replicas": self._replicas(), "errors": self.following.errors}
-            )
-
-        async def health(request: web.Request) -> web.Response:
-            return web.json_response({"status": "ok"})
-
-        async def ready(request: web.Request) -> web.Response:
-            levels = [self.hub.evidence(r, time.monotonic()).level for r in self.hub.links]
-            usable = any(level is not Level.FALLBACK for level in levels)
-            body = {"ready": usable, **self._durability()}
-            return web.json_response(body, status=200 if usable else 503)
-
-        application = web.Application()
-        application.router.add_get("/metrics", metrics)
-        application.router.add_get("/replicas", replicas)
-        application.router.add_get("/health", health)
-        application.router.add_get("/ready", ready)
-        return application
-
-    def _durability(self) -> dict[str, object]:
-        remembering = self.remembering
-        if remembering is None:
-            return {"durable": False, "store_error": "none is configured"}
-        return {
-            "durable": remembering.durable(time.monotonic()),
-            "store_error": remembering.error,
-        }
-
-    def _replicas(self) -> list[dict[str, object]]:
-        now = time.monotonic()
-        return [replica_report(self.hub, link, now) for link in self.hub.links.values()]

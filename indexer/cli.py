@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from indexer.config import PASSWORD_VARIABLE, parse_config
+from indexer.index_command import add_index
 from indexer.inspection import NotACapture, inspect
 from indexer.listener import ListenError
 from indexer.logs import log_to_stdout
@@ -62,6 +63,7 @@ def add_commands(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     """Declare every subcommand of this package."""
     _add_indexer(subcommands)
     _add_events(subcommands)
+    add_index(subcommands)
 
 
 def _add_indexer(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:

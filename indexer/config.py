@@ -55,15 +55,13 @@ class DiscoveryConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 class RedisConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the index is kept beyond the process: at ``url`` (the password is no key), or by a
-    server of our own with its data in ``folder``; with neither, nowhere.
+    server of our own with its data in ``folder``; with neither, where the command says. Without
+    ``enabled`` nowhere, whatever the others are.
     """
 
+    enabled: bool = True
     url: str | None = None
     folder: str | None = None
-
-    @property
-    def is_configured(self) -> bool:
-        return self.url is not None or self.folder is not None
 
 
 class IndexerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +93,7 @@ def parse_config(text: bytes) -> IndexerConfig:
     for endpoint in config.events.bind:
         _check_endpoint("events.bind", endpoint)
     if config.redis.url is not None:
-        _check_redis_url(config.redis.url)
+        check_redis_url(config.redis.url, "redis.url")
         if config.redis.folder is not None:
             raise ConfigError("redis.folder: a server of our own, or redis.url: not both")
     check_replicas(config.replicas)
@@ -112,21 +110,22 @@ def check_endpoints(replica: ReplicaConfig) -> None:
             _check_endpoint(f"replicas {replica.name!r}, {key}", endpoint)
 
 
-def _check_redis_url(url: str) -> None:
+def check_redis_url(url: str, key: str) -> None:
+    """Raises ConfigError; ``key`` is the key or the flag that says so."""
     try:
         parts = urlsplit(url)
         settings = parse_qs(parts.query, keep_blank_values=True)
         _, _ = parts.port, [int(text) for text in settings.get("db", ())]
     except ValueError:
         # The error's own words could be a password that stands in the wrong place.
-        raise ConfigError("redis.url: its host, port or db is not well formed") from None
+        raise ConfigError(f"{key}: its host, port or db is not well formed") from None
     address = parts.path if parts.scheme == "unix" else parts.netloc
     if parts.scheme not in REDIS_SCHEMES or not address:
-        raise ConfigError(f"redis.url: not one of {', '.join(f'{s}://' for s in REDIS_SCHEMES)}")
+        raise ConfigError(f"{key}: not one of {', '.join(f'{s}://' for s in REDIS_SCHEMES)}")
     if ":" in parts.netloc.rpartition("@")[0] or "password" in settings:
-        raise ConfigError(f"redis.url: put the password into the environment, {PASSWORD_VARIABLE}")
+        raise ConfigError(f"{key}: put the password into the environment, {PASSWORD_VARIABLE}")
     if not settings.keys() <= _REDIS_SETTINGS:
-        raise ConfigError(f"redis.url: it may set {', '.join(sorted(_REDIS_SETTINGS))}")
+        raise ConfigError(f"{key}: it may set {', '.join(sorted(_REDIS_SETTINGS))}")
 
 
 def _check_endpoint(key: str, endpoint: str) -> None:

@@ -130,6 +130,15 @@ class Journal:
         written_lately = self._written_at is not None and now - self._written_at <= LEASE_S
         return written_lately and not self._rewrite and not self._backlog
 
+    def mirrored(self, now: float) -> str | None:
+        """Where the store is led by the flush made ``now``, if it then holds what the memory does.
+
+        None where no flush was made now, or one that does not bring all of it.
+        """
+        asked = self._asked
+        whole = asked is not None and asked.state is not None and not self._backlog
+        return asked.to_position if asked and whole and self._asked_at == now else None
+
     @property
     def behind(self) -> bool:
         """More has changed than should wait for the next flush in time."""

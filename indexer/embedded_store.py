@@ -2,7 +2,9 @@
 
 It listens on a unix socket in the folder, so nobody but the folder's owner reaches it, and writes
 every change to disk within a second. A server that a killed parent has left behind is adopted: the
-socket answers. One that dies is started again. The folder belongs to one process at a time.
+socket answers. One that dies is started again. Two locks, which the operating system gives back for
+whoever dies: the folder belongs to one pointsman at a time, and its data to one server at a time,
+also to one that does not answer.
 """
 
 import asyncio
@@ -22,8 +24,9 @@ START_S_MAX = 10.0
 STOP_S_MAX = 5.0
 ANSWER_S_MAX = 2.0
 WATCH_S = 1.0
-# What the operating system allows for the name of a unix socket, here and elsewhere.
-SOCKET_NAME_BYTES_MAX = 100
+_POLL_S = 0.02
+# What every operating system that we run on allows for the name of a unix socket.
+SOCKET_NAME_BYTES_MAX = 103
 
 
 class NotStarted(Exception):
@@ -33,8 +36,9 @@ class NotStarted(Exception):
 class EmbeddedStore:
     """``url`` is where it answers once ``start`` has returned."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, start_s_max: float = START_S_MAX) -> None:
         self.folder = folder.resolve()
+        self._start_s_max = start_s_max
         self.socket = self.folder / "valkey.sock"
         self.url = f"unix://{self.socket}"
         self._process: asyncio.subprocess.Process | None = None
@@ -46,21 +50,25 @@ class EmbeddedStore:
     async def start(self) -> None:
         """Adopt or start a server. Raises NotStarted."""
         if len(os.fsencode(self.socket)) > SOCKET_NAME_BYTES_MAX:
-            raise NotStarted(f"{self.socket} is too long a name for a unix socket")
+            raise NotStarted(
+                f"{self.socket} is too long a name for a unix socket: choose a shorter folder"
+            )
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = _locked(self.folder / "lock")
         except BlockingIOError:
-            self._unlock()
             raise NotStarted(f"{self.folder} is in use by another pointsman") from None
         except OSError as error:
-            self._unlock()
             raise NotStarted(f"{self.folder}: {error.strerror}") from None
-        if await self._answers():
-            _log.info("store_adopted", folder=str(self.folder))
-        else:
-            await self._spawn()
+        try:
+            if await self._answers():
+                _log.info("store_adopted", folder=str(self.folder))
+            else:
+                await self._spawn()
+            await self._until_loaded()
+        except NotStarted:
+            await self.stop()
+            raise
 
     async def run(self) -> None:
         """Start it again whenever it has died, until cancelled."""
@@ -95,6 +103,32 @@ class EmbeddedStore:
 
     async def _spawn(self) -> None:
         """Raises NotStarted."""
+        binary, lock = _binary(), await self._data_lock()
+        try:
+            await self._launch(binary, lock)
+        finally:
+            # The server has its own copy, and so the lock until it is gone.
+            os.close(lock)
+
+    async def _data_lock(self) -> int:
+        """Once no server has the data, not even one that is about to end. Raises NotStarted."""
+        deadline = asyncio.get_running_loop().time() + self._start_s_max
+        while True:
+            try:
+                return _locked(self.folder / "data.lock")
+            except BlockingIOError:
+                if asyncio.get_running_loop().time() > deadline:
+                    break
+            except OSError as error:
+                raise NotStarted(f"{self.folder}: {error.strerror}") from None
+            await asyncio.sleep(_POLL_S)
+        raise NotStarted(
+            f"{self.folder}: a server has its data and does not answer; its process id is in"
+            " valkey.pid: end it, and start again"
+        )
+
+    async def _launch(self, binary: str, lock: int) -> None:
+        """Raises NotStarted."""
         settings = {
             "port": "0",
             "unixsocket": str(self.socket),
@@ -113,13 +147,19 @@ class EmbeddedStore:
         try:
             # A session of its own: a Ctrl-C is for us, and the last flush comes before its end.
             self._process = await asyncio.create_subprocess_exec(
-                _binary(), *flags, stdout=nowhere, stderr=nowhere, start_new_session=True
+                binary,
+                *flags,
+                stdin=nowhere,
+                stdout=nowhere,
+                stderr=nowhere,
+                start_new_session=True,
+                pass_fds=(lock,),
             )
-            async with asyncio.timeout(START_S_MAX):
+            async with asyncio.timeout(self._start_s_max):
                 while not await self._answers():
                     if self._process.returncode is not None:
                         raise NotStarted(f"it ended at once: see {settings['logfile']}")
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(_POLL_S)
         except (OSError, TimeoutError) as error:
             raise NotStarted(f"{type(error).__name__}: {error}") from None
         _log.info("store_started", folder=str(self.folder), pid=self._process.pid)
@@ -132,18 +172,28 @@ class EmbeddedStore:
             retry=Retry(NoBackoff(), 0),
         )
 
-    async def _answers(self) -> bool:
+    async def _answers(self, *, loading_too: bool = True) -> bool:
         """Also while it still reads its data: then it is there, and will serve."""
         client = self._client()
         try:
             await client.ping()
         except redis.BusyLoadingError:
-            return True
+            return loading_too
         except (RedisError, OSError):
             return False
         finally:
             await client.aclose()
         return True
+
+    async def _until_loaded(self) -> None:
+        """Not for ever: what loads later than this is loaded all the same."""
+        try:
+            async with asyncio.timeout(self._start_s_max):
+                # Servers have no event to wait for.
+                while not await self._answers(loading_too=False):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            _log.warning("store_still_loading", folder=str(self.folder))
 
     async def _shut_down(self) -> None:
         client = self._client()
@@ -153,6 +203,17 @@ class EmbeddedStore:
             pass
         finally:
             await client.aclose()
+
+
+def _locked(path: Path) -> int:
+    """An open file with the lock on it. Raises BlockingIOError, and OSError where it cannot be."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _binary() -> str:

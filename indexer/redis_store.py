@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, NewType, cast
@@ -21,6 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
+from indexer.doctor.store_findings import unfit_policy, unfit_version
 from indexer.durability import Answer, Elsewhere, Flush, Leased, Written
 from indexer.index import PoolName, ReplicaId
 from indexer.saved_state import NotReadable, Saved, from_fields, to_fields
@@ -33,8 +35,6 @@ ANSWER_S_MAX = 2.0
 # What a load may take beyond that for each block, ten times what it does take, and in all.
 LOAD_BLOCK_S_MAX = 1e-5
 LOAD_S_MAX = 30.0
-# Redis 7 and every Valkey; what else answers is not tested.
-VERSION_MIN = 7
 CLUSTER = "+cluster"
 # What is loaded becomes a dict in slices, about a millisecond each: matches are served meanwhile.
 SLICE_BYTES = 8 * 4_096
@@ -56,6 +56,7 @@ class RedisStore:
     def __init__(
         self, url: str, password: str | None = None, *, answer_s_max: float = ANSWER_S_MAX
     ) -> None:
+        self.url = url
         self.shown_url = without_password(url)
         self._answer_s_max = answer_s_max
         self._client = _client(url, password)
@@ -97,13 +98,33 @@ class RedisStore:
         said = await self._answer(lambda: client.hget(state_key, "blocks"), self._answer_s_max)
         return int(said) if said and said.isdigit() else 0
 
-    async def warnings(self) -> list[str]:
-        """What is wrong with the server itself. Raises StoreUnavailable."""
+    async def position(self, pool: PoolName, replica_id: ReplicaId) -> str | None:
+        """Where it stands. Raises StoreUnavailable."""
+        client, key = cast(Any, self._client), keys_of(pool, replica_id)[0]
+        said = await self._answer(lambda: client.hget(key, "position"), self._answer_s_max)
+        return None if said is None else _text(said)
+
+    async def memory_bytes(self, pool: PoolName, replica_id: ReplicaId) -> int:
+        """What its three keys take there. Raises StoreUnavailable."""
+        client = cast(Any, self._client)
+        used = [
+            await self._answer(partial(client.memory_usage, key), self._answer_s_max)
+            for key in keys_of(pool, replica_id)
+        ]
+        return sum(size_bytes or 0 for size_bytes in used)
+
+    async def infos(self) -> list[Mapping[str, Any]]:
+        """What INFO says, of each server where there are several. Raises StoreUnavailable."""
         client = cast(Any, self._client)
         replies = await self._answer(client.info, self._answer_s_max)
-        cluster = all(isinstance(info, Mapping) for info in replies.values())
-        infos = list(replies.values()) if cluster and "redis_version" not in replies else [replies]
-        return sorted({text for info in infos for text in _warnings(info)})
+        cluster = "redis_version" not in replies
+        return list(replies.values()) if cluster else [replies]
+
+    async def warnings(self) -> list[str]:
+        """What is wrong with the servers themselves. Raises StoreUnavailable."""
+        infos = await self.infos()
+        found = [*unfit_version(infos), *unfit_policy(infos)]
+        return [f"{each.what}: {each.fix}" for each in found if each.level == "warning"]
 
     async def close(self) -> None:
         try:
@@ -233,14 +254,3 @@ def _client(url: str, password: str | None) -> "redis.Redis | RedisCluster":
         plain = f"{scheme.removesuffix(CLUSTER)}{separator}{rest}"
         return RedisCluster.from_url(plain, **settings)
     return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
-
-
-def _warnings(info: Mapping[str, Any]) -> list[str]:
-    found = []
-    version = str(info.get("valkey_version") or info.get("redis_version") or "0")
-    if int(version.partition(".")[0] or 0) < VERSION_MIN:
-        found.append(f"version {version} is older than {VERSION_MIN}")
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        found.append(f"maxmemory-policy is {policy}: set noeviction, or blocks vanish one by one")
-    return found

@@ -6,6 +6,8 @@ says whether the store answers. While it does not, one flush a second asks wheth
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import structlog
@@ -30,6 +32,8 @@ FLUSHES_MAX = 8
 class Store(Protocol):
     """What this asks of a store. All raise StoreUnavailable; ``load`` raises NotReadable too."""
 
+    url: str
+
     async def flush(self, pool: PoolName, replica_id: ReplicaId, flush: Flush) -> Answer: ...
     async def load(self, pool: PoolName, replica_id: ReplicaId) -> Saved | None: ...
     async def warnings(self) -> list[str]: ...
@@ -44,9 +48,15 @@ class Remembering:
         self.woken = asyncio.Event()
         self._store, self._hub = store, hub
         self._busy: set[Link] = set()
+        self._watchers: dict[Link, Callable[[str], None]] = {}
         self._turns = asyncio.Semaphore(FLUSHES_MAX)
         self._started_at = time.monotonic()
         self._checked = False
+
+    @property
+    def url(self) -> str:
+        """Where the store is; no password is in it."""
+        return self._store.url
 
     def __repr__(self) -> str:
         return f"<Remembering in {self._store!r}: {self.error or 'it answers'}>"
@@ -55,6 +65,21 @@ class Remembering:
         """Whether every replica is kept, but for the last moment."""
         journals = [link.journal for link in self._hub.links.values()]
         return self.error is None and all(j is not None and j.durable(now) for j in journals)
+
+    @contextmanager
+    def watched(self, link: Link, flushed: Callable[[str], None]) -> Iterator[None]:
+        """Call ``flushed`` at once when a flush is made that leaves the store with all that the
+        memory then holds, with the position that it leads to. One at a time for each link.
+        """
+        self._watchers[link] = flushed
+        try:
+            yield
+        finally:
+            del self._watchers[link]
+
+    def _tell(self, link: Link, position: str | None) -> None:
+        if position is not None and link in self._watchers:
+            self._watchers[link](position)
 
     # At the start.
 
@@ -111,6 +136,7 @@ class Remembering:
                     flush = journal.next(now)
                     if flush is None:
                         continue
+                    self._tell(link, journal.mirrored(now))
                     self._busy.add(link)
                     group.create_task(self._flush(link, journal, flush))
                     if self.error is not None:

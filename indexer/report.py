@@ -16,6 +16,7 @@ def replica_report(hub: Hub, link: Link, now: float) -> dict[str, Any]:
         "replica": link.source.replica_id,
         "pool": link.source.pool,
         "rank": link.source.rank,
+        "url": link.source.url,
         "evidence": evidence.level,
         "reasons": list(evidence.reasons),
         "connected": stream is not None and stream.connected,
@@ -26,6 +27,7 @@ def replica_report(hub: Hub, link: Link, now: float) -> dict[str, Any]:
         "nothing_newer_s_ago": None if asked_at is None else round(now - asked_at, 3),
         "blocks": len(state.blocks.primary.counts),
         "copies": state.blocks.gpu_copies,
+        "memory_bytes": state.blocks.primary.memory_bytes,
         "capacity_blocks": state.blocks.capacity,
         "history_complete": state.indexed.history_complete,
         "durable": journal is not None and journal.durable(now),
@@ -61,6 +63,7 @@ COUNTERS = {
 GAUGES = {
     "blocks": "Distinct blocks in the index",
     "copies": "Block copies in the index",
+    "memory_bytes": "Memory that the blocks take, about",
     "capacity_blocks": "Blocks of the engine's pool",
     "lag_batches": "Batches known and not yet applied",
     "seq": "Sequence number of the last applied batch",

@@ -13,6 +13,7 @@ Rules (design, decisions 4 and 6; reference 3.3, 3.5, 3.7):
   caller is told and clears. The same bound limits the memory a hostile stream can take.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ TIERS_MAX = 64
 ROUTES_MAX = 4 * TIERS_MAX
 # Kinds whose resident block proves its ancestors resident. None: engines before 0.22 do not say.
 FULL_ATTENTION_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
+# An int of 64 bits, as the interpreter allocates it.
+HASH_BYTES = 48
 _GPU_MEDIA = frozenset({None, "gpu"})
 _STORAGE_MEDIA = frozenset({"storage", "fs", "obj"})
 # Above this many hashes the C loop of Counter.update repays its call.
@@ -66,6 +69,11 @@ class BlockCounts:
 
     counts: Counter[int]
     copies: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes; the counts themselves are small numbers, which Python shares."""
+        return sys.getsizeof(self.counts) + HASH_BYTES * len(self.counts)
 
     def store(self, hashes: Sequence[int]) -> None:
         counts = self.counts

@@ -24,6 +24,13 @@ example: pointsman serve --config pointsman.toml
 {config}
 The replicas are vLLM engines with --kv-events-config (README has the flags). OpenAI's clients use
 http://127.0.0.1:8080/v1; GET /ready there tells how far each replica's index can be trusted.
+
+A restart forgets nothing: the index is kept by a Valkey server of its own, which starts and ends
+with it, in a folder of this configuration's below $XDG_STATE_HOME/pointsman (~/.local/state/...).
+--data or redis.folder says where else, redis.url names a server that is there, and --no-data or
+redis.enabled = false keeps it in memory only.
+
+Exit status: 0 after SIGTERM or Ctrl-C, 1 where it could not go on, 2 where it was asked wrongly.
 """
 
 
@@ -82,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--replica", action="append", metavar="URL", help="an engine; in place of --config")
     add("--model", metavar="DIR", help="folder with the tokenizer of the model they serve")
     add("--listen", metavar="HOST:PORT", help="with --replica (127.0.0.1:8080)")
+    kept = serve.add_mutually_exclusive_group()
+    kept.add_argument("--data", metavar="DIR", help="keep the index there, see below")
+    kept.add_argument("--no-data", action="store_true", help="keep the index in memory only")
     serve.set_defaults(run=run_serve, logs=True)
     add_router_commands(subcommands)
     add_indexer_commands(subcommands)
@@ -93,8 +103,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Run both until SIGTERM or SIGINT. What is wrong with the configuration stops it before."""
+    import msgspec
+
     from indexer.app import IndexerApp
     from indexer.config import PASSWORD_VARIABLE, parse_config
+    from indexer.default_folder import redis_of_serve
     from indexer.listener import ListenError
     from proto.config_file import ConfigError
     from router.app import RouterApp, load_tenancy, load_tokenizers, load_warm_ups
@@ -124,6 +137,11 @@ def run_serve(arguments: argparse.Namespace) -> int:
         config, file = parse_config(text), parse_router_config(text)
         warm_ups = load_warm_ups(file)
         tenancy = load_tenancy(file, os.environ)
+        identity = str(Path(arguments.config).resolve()) if arguments.config else file.router.listen
+        redis = redis_of_serve(
+            config.redis, identity, os.environ, data=arguments.data, no_data=arguments.no_data
+        )
+        config = msgspec.structs.replace(config, redis=redis)
         tokenizers = load_tokenizers(file)
     except ConfigError as error:
         where = f"{arguments.config}: " if arguments.config else ""

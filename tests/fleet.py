@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_port_pair
+from tests.ports import free_port_pair, free_ports
 from tests.processes import MAIN, ROOT, call, until
 
 
@@ -36,7 +36,9 @@ class Fleet:
         sim_flags: Sequence[str] = (),
         settings: str = "",
     ) -> None:
-        self.http, events, replay = (free_port_pair() for _ in range(3))
+        self.http = free_port_pair()
+        self.events, self.replay = free_ports(ranks + 1), free_ports(ranks + 1)
+        events, replay = self.events, self.replay
         self.url = f"http://127.0.0.1:{self.http}"
         flags = ["--port", str(self.http), "--replay-port", str(replay), "--blocks", "64"]
         flags += ["--data-parallel-size", str(ranks), "--hash-seed", "0", "--topic", "kv@a"]
@@ -54,11 +56,15 @@ class Fleet:
             f'[http]\nlisten = "127.0.0.1:{self.indexer_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             f"[events]\nbind = {json.dumps(bind)}\n"
-            f"[discovery]\ninterval_s = 0.3\n{settings}\n"
+            f"[discovery]\ninterval_s = 0.3\n{settings}\n{self.more_settings()}"
             + (f'[[replicas]]\nname = "a"\nurl = "{self.url}"\n' if configured else "")
         )
         self.config = config
         self.indexer = self.start_indexer()
+
+    def more_settings(self) -> str:
+        """What can be told only when the ports are known."""
+        return ""
 
     def start_indexer(self) -> "subprocess.Popen[str]":
         return self.stack.enter_context(process("indexer", "--config", str(self.config)))

@@ -1,6 +1,7 @@
 """pointsman's commands as processes, their output in a file, for as long as a context lasts."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -66,11 +67,15 @@ class Running:
 
 @contextmanager
 def running(folder: Path, *arguments: str, ready: str) -> Iterator[Running]:
-    """A command that has printed ``ready``; stopped at the end, if it is not by then."""
+    """A command that has printed ``ready``; stopped at the end, if it is not by then.
+
+    What it keeps unless it is told where is in ``folder``, never in the user's home.
+    """
     output = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder)}
     with output.open("wb") as file:
         process = subprocess.Popen(
-            (*MAIN, *arguments), stdout=file, stderr=subprocess.STDOUT, cwd=ROOT
+            (*MAIN, *arguments), stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, env=environment
         )
     try:
         deadline = time.monotonic() + WAIT_S

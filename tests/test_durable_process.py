@@ -14,7 +14,7 @@ from proto.indexer_pb2_grpc import IndexerStub
 from tests.fleet import Fleet
 from tests.ports import free_port_pair
 from tests.processes import call, until
-from tests.valkey import plain_client, valkey
+from tests.valkey import kill_left_over, plain_client, valkey
 
 # So few batches that every test's engine has published more than it can replay.
 BUFFER_STEPS = 8
@@ -154,7 +154,7 @@ def test_a_server_of_our_own_outlives_a_crash_and_ends_with_a_stop(tmp_path: Pat
     pid_file = tmp_path / "s" / "valkey.pid"
     with ExitStack() as stack:
         # Where the test fails on its way, the server would outlive it.
-        stack.callback(lambda: pid_file.exists() and os.kill(int(pid_file.read_text()), 9))
+        stack.callback(kill_left_over, tmp_path)
         fleet = Durable(stack, tmp_path, None)
         fleet.fill()
         first = int(pid_file.read_text())

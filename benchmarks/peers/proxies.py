@@ -65,7 +65,8 @@ def pointsman(policy: str, engines: Sequence[Engine]) -> Iterator[Program]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pointsman.toml"
         file.write_text(_pointsman_config(policy, port, engines))
-        command = [sys.executable, "-m", "router.main", "serve", "--config", str(file)]
+        serve = ("serve", "--config", str(file), "--no-data")
+        command = [sys.executable, "-m", "router.main", *serve]
         with running(command, port, answers("/ready")) as program:
             yield program
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from indexer.config import parse_config
+from indexer.config import PASSWORD_VARIABLE, check_redis_url, parse_config
 from indexer.sources import DiscoveryError, host_of, parse_endpoint
 from proto.config_file import ConfigError
 
 if TYPE_CHECKING:
     from indexer.doctor.examining import Doctor
+    from indexer.doctor.finding import Finding
     from indexer.doctor.probes import ChatIds
     from indexer.doctor.targets import Target
 
@@ -55,6 +56,9 @@ meanwhile (rank r connects to its port + r: give --bind for each). With --config
 vLLM before 0.31 does not tell where its events are: give --event-endpoint and --replay-endpoint, as
 the engine is started with them. A key that the engines ask for is read from VLLM_API_KEY.
 
+With --redis, or redis.url in the file, the store of the index is looked at too: whether it can be
+written to, its version and its maxmemory-policy. POINTSMAN_REDIS_PASSWORD has its password.
+
 Each finding is ok, a warning, a problem or unknown, and all but the first have a fix. Exit status:
 0 without problems (there may be warnings), 1 with some, 2 where it was asked for wrongly.
 """
@@ -87,6 +91,7 @@ def add_doctor(
     add = parser.add_argument
     add("urls", nargs="*", type=_url, metavar="URL", help="root of a vLLM server")
     add("--config", metavar="FILE", help="TOML, as for `pointsman serve`, in place of URLs")
+    add("--redis", metavar="URL", help="look at the index's store, too (--config: redis.url)")
     add("--json", action="store_true", help="print one JSON object")
     add("--probe", nargs="?", const="", metavar="MODEL", help="send tiny requests")
     add("--model", metavar="DIR", help="with --probe: tokenizer to compare with the engine's")
@@ -110,6 +115,7 @@ def _run(arguments: argparse.Namespace, load: "Loaders") -> int:
     try:
         _check_flags(arguments)
         targets, doctor = _by_file(arguments, load) if arguments.config else _given(arguments, load)
+        redis = _redis_url(arguments)
     except (ValueError, DiscoveryError) as error:
         where = f"{arguments.config}: " if isinstance(error, ConfigError) else ""
         print(f"pointsman doctor: {where}{' '.join(str(error).split())}", file=sys.stderr)
@@ -117,12 +123,32 @@ def _run(arguments: argparse.Namespace, load: "Loaders") -> int:
     exams = examine(targets, doctor)
     urls = [target.url for target in targets]
     reports = list(zip(urls, findings(exams, doctor.asked), strict=True))
+    store = [] if redis is None else [_store_report(redis)]
     if arguments.json:
-        print(json.dumps(as_json(reports)))
+        print(json.dumps(as_json(reports, store)))
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print("\n".join(as_text(reports, colour=colour)))
-    return status_of(reports)
+        print("\n".join(as_text([*reports, *store], colour=colour)))
+    return status_of([*reports, *store])
+
+
+def _redis_url(arguments: argparse.Namespace) -> str | None:
+    """Of the flag or the file; a server of our own is as it should be. Raises ConfigError."""
+    if arguments.redis is not None:
+        check_redis_url(arguments.redis, "--redis")
+        return str(arguments.redis)
+    if arguments.config is None:
+        return None
+    with open(arguments.config, "rb") as file:
+        redis = parse_config(file.read()).redis
+    return redis.url if redis.enabled else None
+
+
+def _store_report(url: str) -> "tuple[str, list[Finding]]":
+    from indexer.doctor.store_examining import examine_store
+    from indexer.doctor.store_findings import store_findings
+
+    return url, store_findings(examine_store(url, os.environ.get(PASSWORD_VARIABLE)))
 
 
 def _check_flags(arguments: argparse.Namespace) -> None:

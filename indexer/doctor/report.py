@@ -22,15 +22,22 @@ def status_of(reports: Reports) -> int:
     return int(any(f.level == "problem" for _, findings in reports for f in findings))
 
 
-def as_json(reports: Reports) -> dict[str, Any]:
+def as_json(reports: Reports, store: Reports = ()) -> dict[str, Any]:
+    """``store``: of the one that was asked about, if any."""
+    everything = (*reports, *store)
     return {
-        "ok": status_of(reports) == 0,
-        **_counts(reports),
-        "replicas": [
-            {"url": url, "findings": [asdict(finding) for finding in findings]}
-            for url, findings in reports
-        ],
+        "ok": status_of(everything) == 0,
+        **_counts(everything),
+        "replicas": _as_dicts(reports),
+        "store": next(iter(_as_dicts(store)), None),
     }
+
+
+def _as_dicts(reports: Reports) -> list[dict[str, Any]]:
+    return [
+        {"url": url, "findings": [asdict(finding) for finding in findings]}
+        for url, findings in reports
+    ]
 
 
 def as_text(reports: Reports, *, colour: bool = False) -> Iterator[str]:

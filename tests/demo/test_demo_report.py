@@ -1,12 +1,23 @@
 import io
+from collections import Counter
+from pathlib import Path
 
-from benchmarks.demo_fleet import DemoSettings, router_config, router_url, sim_arguments, sim_url
+from benchmarks.demo_fleet import (
+    DemoSettings,
+    ServeLog,
+    ServeUrls,
+    router_config,
+    sim_arguments,
+    sim_url,
+)
 from benchmarks.demo_report import (
     PolicyRun,
     Progress,
     Record,
+    Restart,
     best_hit_rate,
     prediction_counts,
+    restart_lines,
     table,
 )
 from indexer.config import parse_config
@@ -23,8 +34,8 @@ class Terminal(io.StringIO):
 def test_table_shows_each_policy():
     """Every policy has its hit rate, both percentiles and its exact predictions, in columns."""
     runs = [
-        PolicyRun("round_robin", RECORDS, ["a: broke"], {}),
-        PolicyRun("prefix", RECORDS[1:], [], {"exact": 3, "over": 1}),
+        PolicyRun("round_robin", RECORDS, ["a: broke"]),
+        PolicyRun("prefix", RECORDS[1:], [], Counter(exact=3, over=1)),
     ]
     assert table(runs, 0.75).splitlines() == [
         "policy         requests       token hit rate  TTFT p50  TTFT p90  exact predictions",
@@ -44,6 +55,23 @@ def test_best_hit_rate_counts_the_shared_tokens_once():
     """An endless cache computes what all prompts share one time only."""
     records = [Record("a", 100, 0, 10, 0.1), Record("b", 100, 0, 10, 0.1)]
     assert best_hit_rate(records, 40, 16) == 32 / 200
+
+
+def test_a_restart_is_shown_with_what_was_possible_before_and_after() -> None:
+    """What an endless cache would have had after it includes what was asked before."""
+    run = PolicyRun("prefix", RECORDS)
+    assert restart_lines(run, 40, 16) == []
+    run.restart = Restart(1, {"replica-1": 1200, "replica-2": 34}, 2.04, 0.31)
+    assert restart_lines(run, 40, 16) == [
+        "prefix, killed half way  before kill -9  after the restart",
+        "-----------------------  --------------  -----------------",
+        "token hit rate           0.0%            66.7%",
+        "endless cache            0.0%            42.7%",
+        "the index came back: 1,234 blocks of 2 replicas loaded, exact again 0.3 s after it"
+        " listened (it was down for 2.0 s)",
+    ]
+    run.restart = Restart(1, {}, 2.0, None)
+    assert "0 blocks of 0 replicas loaded, not exact in time" in restart_lines(run, 40, 16)[-1]
 
 
 def test_predictions_are_summed_over_replicas():
@@ -83,19 +111,25 @@ def test_progress_is_now_and_then_a_line_elsewhere():
 
 def test_configuration_is_what_both_services_read():
     """The generated file is valid for the router and for the indexer."""
-    text = router_config("prefix", ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]).encode()
+    urls = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
+    text = router_config("prefix", urls, Path('/tmp/"d"')).encode()
     assert [engine.url for engine in parse_router_config(text).engines] == [
         "http://127.0.0.1:8001",
         "http://127.0.0.1:8002",
     ]
-    assert len(parse_config(text).replicas) == 2
+    config = parse_config(text)
+    assert len(config.replicas) == 2 and config.redis.folder == '/tmp/"d"'
 
 
 def test_ready_lines_are_recognised():
     """Only the lines that say where something listens are taken for that."""
     assert sim_url('{"url": "http://127.0.0.1:5"}') == "http://127.0.0.1:5"
+    log = ServeLog()
+    for other in ("", "[1]", "Traceback", '{"event": "indexer_stopped"}'):
+        assert sim_url(other) is None and log.urls(other) is None
+    assert log.urls('{"event": "indexer_started", "listen": ["127.0.0.1", 8]}') is None
     line = '{"event": "router_started", "listen": ["127.0.0.1", 7], "policy": "prefix"}'
-    assert router_url(line) == "http://127.0.0.1:7"
-    for other in ("", "[1]", "Traceback", '{"event": "indexer_started"}'):
-        assert sim_url(other) is None and router_url(other) is None
+    assert log.urls(line) == ServeUrls("http://127.0.0.1:7", "http://127.0.0.1:8")
+    log.urls('{"event": "replica_restored", "replica": "a", "blocks": 5, "seq": 1}')
+    assert log.loaded_blocks == {"a": 5}
     assert sim_arguments(DemoSettings(blocks=77))[0] == "sim"

@@ -10,6 +10,7 @@ import httpx2 as httpx
 
 from tests.ports import free_port_pair
 from tests.processes import Running, call, running, until
+from tests.valkey import kill_left_over
 
 SYSTEM = (
     "You are an agent of an airline. You answer every question with the policy at hand, you never"
@@ -18,7 +19,10 @@ SYSTEM = (
 
 
 class Services:
-    """``replicas`` simulated engines named a, b, … and the services in front of them."""
+    """``replicas`` simulated engines named a, b, … and the services in front of them.
+
+    Services that are ``together`` keep the index, as they do by default; others where ``keeps``.
+    """
 
     def __init__(
         self,
@@ -27,12 +31,16 @@ class Services:
         *,
         replicas: int = 2,
         together: bool = False,
+        keeps: bool = False,
         sim_flags: tuple[str, ...] = (),
         settings: str = "",
         pool_settings: str = "",
     ) -> None:
         self.stack, self.folder, self.sim_flags = stack, folder, sim_flags
+        self.keeps = together or keeps
         self.names = "abcdefgh"[:replicas]
+        # Where the test kills it, its server would outlive both.
+        stack.callback(kill_left_over, folder / "s")
         self.ports = {name: tuple(free_port_pair() for _ in range(3)) for name in self.names}
         self.sims = {name: self.start_sim(name) for name in self.names}
         ports = (free_port_pair() for _ in range(4))
@@ -60,6 +68,7 @@ class Services:
             f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             "[discovery]\ninterval_s = 0.3\n"
+            f'[redis]\nenabled = {json.dumps(self.keeps)}\nfolder = "{self.folder}/s"\n'
             f'[pools.default]\ntokenizer = "benchmarks/data"\n{pool_settings}\n'
         )
 

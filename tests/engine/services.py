@@ -44,7 +44,7 @@ class Services:
             '[admin]\nlisten = "127.0.0.1:0"\n'
             f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
-            f"[events]\nbind = {binds!r}\n"
+            f'[events]\nbind = {binds!r}\n[redis]\nfolder = "{self.folder}/s"\n'
             f'[discovery]\ninterval_s = 0.5\n[pools.default]\ntokenizer = "{model_folder()}"\n'
         )
 

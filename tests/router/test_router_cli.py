@@ -67,7 +67,7 @@ def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["serve", "router", "indexer", "tokens", "doctor", "sim", "demo", "events"]
+    "command", ["serve", "router", "indexer", "tokens", "doctor", "sim", "demo", "events", "index"]
 )
 def test_every_command_has_help(command: str) -> None:
     """And it fits a terminal."""

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import grpc
@@ -107,3 +108,19 @@ async def test_an_engine_s_key_goes_where_the_configuration_says() -> None:
         registered = "Bearer key" if trust else None
         assert seen == {"configured": "Bearer key", "registered": registered}
     await runner.cleanup()
+
+
+async def test_a_store_that_does_not_start_is_shown_and_costs_nothing_else(tmp_path: Path) -> None:
+    """It answers from memory, and whoever asks whether it is ready reads why that is all."""
+    (tmp_path / "file").write_text("")
+    wanted = {
+        f'[redis]\nfolder = "{tmp_path}/file"\n': "file",
+        "[redis]\nenabled = false\n": "switched off",
+        "": "none is configured",
+    }
+    for more, error in wanted.items():
+        async with running(app_on(more=more)) as app, aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{app.address[1]}/ready") as answer:
+                said = await answer.json()
+            assert said["durable"] is False and error in said["store_error"]
+            assert await app.local.match("default", []) == {}

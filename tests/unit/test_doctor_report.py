@@ -47,6 +47,7 @@ def test_a_program_reads_every_field() -> None:
         "problems": 1,
         "warnings": 1,
         "unknown": 0,
+        "store": None,
     }
     (replica,) = report["replicas"]
     assert replica["url"] == URL
