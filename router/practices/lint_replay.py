@@ -172,16 +172,20 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Loss:
-    """``with_fix`` against ``without``: alone, or where everything else is mended."""
+    """``with_fix`` against ``without``: alone, or where everything else is mended.
+
+    Other fixes may have made a prompt longer; none loses more than what was logged of it.
+    """
 
     practice: Practice
+    logged: Outcome
     alone: Outcome
     with_fix: Outcome
     without: Outcome
 
     @property
     def gains(self) -> list[int]:
-        return self.with_fix.gains_over(self.without)
+        return list(map(min, self.with_fix.gains_over(self.without), self.logged.prompt_tokens))
 
     @property
     def tokens(self) -> int:
@@ -217,7 +221,10 @@ def _losses(traffic: Traffic, replay: Replay, base: Outcome, block_size: int) ->
     for practice in practices:
         without, _ = replay.run([other for other in practices if other is not practice])
         own = alone[practice.kind]
-        both = (_Loss(practice, own, own, base), _Loss(practice, own, together, without))
+        both = (
+            _Loss(practice, base, own, own, base),
+            _Loss(practice, base, own, together, without),
+        )
         losses.append(max(both, key=lambda loss: loss.tokens))
     return [loss for loss in losses if loss.tokens >= block_size]
 

@@ -187,3 +187,12 @@ FAULTS: dict[str, Fault] = {
     "rewritten_history": rewritten_history,
     "short_prompt": short_prompt,
 }
+
+
+def story() -> list[Body]:
+    """The traffic of the worked example in docs/practices/lint.md."""
+
+    def shuffled(rng: Random, place: Place, body: Body) -> Body:
+        return tool_order(rng, place, body) if "tools" in body else body
+
+    return traffic(tools_missing, shuffled, clock, conversations=40, steps=5)

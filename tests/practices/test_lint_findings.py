@@ -17,7 +17,7 @@ from router.practices.lint_replay import KINDS, Examined, Replay, examine
 from router.practices.traffic import LoggedRequest, Traffic
 from router.tokens import NotReported, tokens_of
 from tests.practices import lint_traffic as planted
-from tests.practices.lint_traffic import FAULTS, Body, Fault, Place, logged, traffic
+from tests.practices.lint_traffic import FAULTS, Body, Fault, Place, logged, story, traffic
 from tests.processes import ROOT
 
 BLOCK_SIZE = 16
@@ -84,10 +84,7 @@ def test_what_differs_in_every_request_leaves_nothing(kind: str) -> None:
 def test_faults_that_hide_behind_each_other_are_all_found() -> None:
     """Behind a clock, shuffled and missing tools cost nothing more, until it is gone."""
 
-    def shuffled(rng: Random, place: Place, body: Body) -> Body:
-        return planted.tool_order(rng, place, body) if "tools" in body else body
-
-    result = examined(logged(traffic(planted.tools_missing, shuffled, planted.clock)))
+    result = examined(logged(story()))
     assert set(kinds(result)) == {"clock", "tool_order", "tools_missing"}
     rates = [result.base.hit_rate, *(finding.hit_rate_so_far for finding in result.findings)]
     assert rates == sorted(rates) and rates[0] < 0.05 and rates[-1] > 0.85
