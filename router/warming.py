@@ -32,6 +32,8 @@ _log = structlog.get_logger("router")
 
 _ANSWER_BYTES_MAX = 2**20
 _ERROR_CHARS_MAX = 300
+# Whoever sends bodies has a deadline for all of them.
+_NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 # What an engine stored is announced a step after its answer, and the first of it has to be proven.
 _EVENTS_S_MAX = 2.0
 _ASK_AGAIN_S = 0.05
@@ -75,13 +77,12 @@ class WarmUps:
             takes_traffic=not engine.held,
         )
         try:
-            async with asyncio.timeout(plan.s_max):
+            async with asyncio.timeout(plan.s_max) as deadline:
                 for replica in engine.replicas:
                     await self._warm(replica, plan.bodies, done.setdefault(replica.id, []))
-        except TimeoutError:
-            error = f"not done within {plan.s_max:g} s"
         except (aiohttp.ClientError, OSError) as failure:
-            error = str(failure) or type(failure).__name__
+            late = f"not done within {plan.s_max:g} s"
+            error = late if deadline.expired() else str(failure) or type(failure).__name__
         report = WarmUpReport(done, time.monotonic() - started, error)
         if engine.warmed(join, report):
             log = _log.info if report.outcome == "ok" else _log.warning
@@ -149,7 +150,7 @@ async def send_body(
         headers["X-data-parallel-rank"] = str(replica.header_rank)
     url, request = f"{replica.url}{body.request.path}", body.request
     async with session.post(
-        url, data=request.body, headers=headers, allow_redirects=False
+        url, data=request.body, headers=headers, allow_redirects=False, timeout=_NO_TIMEOUT
     ) as response:
         answer = await read_answer(response, _ANSWER_BYTES_MAX)
         if response.status != 200:

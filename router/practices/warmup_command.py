@@ -95,19 +95,17 @@ async def _run(
 
     from router.cli import engine_headers
 
-    async with aiohttp.ClientSession(
-        headers=engine_headers(), timeout=aiohttp.ClientTimeout(total=None)
-    ) as session:
+    async with aiohttp.ClientSession(headers=engine_headers()) as session:
         engine = await _come_up(session, arguments.url.rstrip("/"), arguments.wait)
         warming = _Warming(session, engine, bodies)
         try:
-            async with asyncio.timeout(arguments.timeout):
+            async with asyncio.timeout(arguments.timeout) as deadline:
                 await warming.run(repeat=not arguments.no_repeat)
                 return warming.results, await _block_size(session, engine.config.url)
-        except TimeoutError:
-            raise _NotReached(f"not done within {arguments.timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise _NotReached(str(error) or type(error).__name__) from None
+            late = f"not done within {arguments.timeout:g} s"
+            text = late if deadline.expired() else str(error) or type(error).__name__
+            raise _NotReached(text) from None
 
 
 async def _come_up(session: "aiohttp.ClientSession", url: str, wait_s: float) -> "Engine":

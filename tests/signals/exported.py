@@ -11,6 +11,15 @@ from tests.e2e.services import SYSTEM, services
 from tests.processes import call, until
 
 Labels = dict[str, set[str]]
+_TOOLS = [{"type": "function", "function": {"name": "search"}}]
+_TENANCY = """
+[tenancy]
+tenant_header = "x-tenant"
+[[tenancy.rules]]
+name = "all"
+salt = "none"
+client_salt = "refuse"
+"""
 _SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 
@@ -34,12 +43,15 @@ class Exported:
 
 
 def exported_by_a_fleet(folder: Path) -> Exported:
-    """Two replicas that are warmed up, an indexer with a store, a release, and a conversation."""
+    """Two replicas that are warmed up, an indexer with a store, a release, and a conversation that
+    alternates between tools and none.
+    """
     bodies = folder / "bodies"
     bodies.mkdir()
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hi"}]
     (bodies / "platform.json").write_text(json.dumps({"model": "sim", "messages": messages}))
-    pool = f"warm_up = {json.dumps(str(bodies))}\n[redis]\nfolder = {json.dumps(str(folder / 's'))}"
+    store = f"[redis]\nfolder = {json.dumps(str(folder / 'store'))}\n"
+    pool = f"warm_up = {json.dumps(str(bodies))}\n{store}{_TENANCY}"
     exported = Exported()
     with services(folder, pool_settings=pool) as fleet:
         for name in fleet.names:
@@ -50,10 +62,10 @@ def exported_by_a_fleet(folder: Path) -> Exported:
                 "warm",
             )
         call(f"{fleet.admin_url}/admin/release", {"name": "web-1.4.2"})
-        for question in ("Which seats are left?", "And on Monday?"):
+        for fields in ({"tools": _TOOLS}, {}, {"tools": _TOOLS}):
             fleet.caught_up()
-            fleet.chat(question)
-        fleet.requests_after(0, 2)
+            assert fleet.chat("Which seats are left?", user="u", **fields).status_code == 200
+        fleet.requests_after(0, 3)
         for url in (fleet.url, f"http://127.0.0.1:{fleet.http_port}", fleet.sim_url("a")):
             exported.add(httpx.get(f"{url}/metrics").text)
     return exported
