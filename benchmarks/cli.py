@@ -37,9 +37,9 @@ examples: as fast as it goes, on ports of its own; and as slow as a real system,
       --vllm-version 0.31 --blocks 512 --lora sql=/adapters/sql
   pointsman sim --cost-model qwen3-32b-h100-fp8 --speedup 10 --blocks 18750
 
-It answers /v1/chat/completions, /v1/completions, /tokenize, /v1/models and /health as vLLM does,
-always with cached_tokens; POST /sim/fault makes it misbehave. Prints one JSON line when it is ready
-and runs until SIGTERM or SIGINT.
+It answers /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /v1/models and /health as
+vLLM does, always with cached_tokens; POST /sim/fault makes it misbehave. Prints one JSON line when
+it is ready and runs until SIGTERM or SIGINT.
 """
 
 

@@ -99,6 +99,7 @@ def create_openai_app(simulator: Simulator, prompts: PromptMaker) -> web.Applica
             web.post("/v1/chat/completions", _refusals(_chat)),
             web.post("/v1/completions", _refusals(_completions)),
             web.post("/tokenize", _refusals(_tokenize)),
+            web.post("/detokenize", _refusals(_detokenize)),
         ]
     )
     return app
@@ -164,6 +165,18 @@ async def _tokenize(request: web.Request) -> web.StreamResponse:
     return web.json_response(
         {"count": len(ids), "max_model_len": side.tokens_max, "tokens": ids, "token_strs": strings}
     )
+
+
+async def _detokenize(request: web.Request) -> web.StreamResponse:
+    side, body = request.app[TEXT_SIDE], decode(await request.read(), _TokensForm)
+    side.check_model(body.model)
+    tokens = side.prompts.checked(body.tokens) if body.tokens else []
+    return web.json_response({"prompt": await side.tokenizing(side.prompts.texts, tokens)})
+
+
+class _TokensForm(msgspec.Struct):
+    tokens: list[int]
+    model: str | None = None
 
 
 class _Form(msgspec.Struct):

@@ -75,22 +75,22 @@ def run_diff(arguments: argparse.Namespace) -> int:
     from router.practices.diff_text import DiffText
     from router.tokens import NotReported
 
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     try:
         bodies = _bodies(arguments.bodies)
         with _prompts(arguments) as prompts:
             requests = [_tokenized(prompts, arguments.path, *body) for body in bodies]
             report = report_of(requests, prompts, arguments.block_size)
+            # What is shown is still asked of a replica.
+            text = DiffText(report, colour=colour).lines()
+            lines = [json.dumps(as_json(report))] if arguments.json else list(text)
     except (AskedWrongly, NotReported) as error:
         # In one line, whatever a foreign library has put into it.
         print(f"pointsman diff: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     _print_anything()
-    if arguments.json:
-        print(json.dumps(as_json(report)))
-    else:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        for line in DiffText(report, colour=colour).lines():
-            print(line)
+    for line in lines:
+        print(line)
     return int(report.parts)
 
 

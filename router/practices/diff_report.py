@@ -10,10 +10,10 @@ from router.practices.marking import Place
 from router.practices.parting import Node, tree_of
 from router.practices.prompt import Prompts, TokenizedBody
 
-_BEFORE_CHARS = 70
-_AFTER_CHARS = 40
+_BEFORE_CHARS = 54
+_AFTER_CHARS = 30
 # Of the token that differs; some are long runs of blanks.
-_TOKEN_CHARS_MAX = 40
+_TOKEN_CHARS_MAX = 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import msgspec
 
 from router.pool_tokenizer import PoolTokenizer
 from router.practices.prompt import TokenizedBody, starts_by_decoding
-from router.prompts import ChatPrompt, TextPrompt
+from router.prompts import CHAT_PATH, ChatPrompt, TextPrompt
 from router.tokens import NotReported, Tokens, tokens_of
 
 
@@ -23,6 +23,8 @@ class LocalPrompts:
 
     def tokenized(self, name: str, path: str, body: bytes) -> TokenizedBody:
         """Raises NotReported."""
+        if path == CHAT_PATH and self._tokenizer.templates is None:
+            raise NotReported("there is no chat template here: ask a replica instead (--url)")
         prompts = tokens_of(path, body, self._tokenizer)
         if len(prompts) != 1:
             raise NotReported(f"has {len(prompts)} prompts: give a body for each")

@@ -108,7 +108,8 @@ async def test_next_turn_finds_the_conversation(client: openai.AsyncOpenAI):
 
 
 async def test_token_ids_are_returned(client: openai.AsyncOpenAI, replica: TextReplica):
-    """return_token_ids gives the prompt's and the answer's ids; /tokenize gives the same ones."""
+    """return_token_ids gives the prompt's and the answer's ids; /tokenize gives the same ones and
+    /detokenize their text."""
     extra = {"return_token_ids": True}
     chat = await client.chat.completions.create(
         model="sim", messages=QUESTION, max_tokens=3, extra_body=extra
@@ -122,6 +123,8 @@ async def test_token_ids_are_returned(client: openai.AsyncOpenAI, replica: TextR
     asked = await replica.post("/tokenize", {"prompt": "Some words", "return_token_strs": True})
     assert asked["tokens"] == text.choices[0].model_extra["prompt_token_ids"]
     assert len(asked["token_strs"]) == asked["count"]
+    back = await replica.post("/detokenize", {"tokens": asked["tokens"]})
+    assert back["prompt"].endswith("Some words")
     stream = await client.chat.completions.create(
         model="sim", messages=QUESTION, max_tokens=3, stream=True, extra_body=extra
     )
