@@ -58,7 +58,7 @@ class Sampler:
         if result.outcome not in _KEPT or not is_sampled(request, self._share):
             return
         usage = result.usage
-        sample = Sample(
+        sample = Sample.of(
             request,
             {
                 "time": round(time.time(), 3),
@@ -69,11 +69,11 @@ class Sampler:
             },
         )
         with self._changed:
-            if self._waiting_bytes + sample.bytes > self._waiting_bytes_max:
+            if self._waiting_bytes + len(sample.body) > self._waiting_bytes_max:
                 self._lost("overload", "more than the disk keeps up with")
                 return
             self._waiting.append(sample)
-            self._waiting_bytes += sample.bytes
+            self._waiting_bytes += len(sample.body)
             self._changed.notify()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Sampler:
                     return None
                 self._changed.wait()
             sample = self._waiting.popleft()
-            self._waiting_bytes -= sample.bytes
+            self._waiting_bytes -= len(sample.body)
             return sample
 
     def _write(self, sample: Sample) -> None:

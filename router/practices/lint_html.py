@@ -39,7 +39,7 @@ table {{ width: 100%; border-collapse: collapse; }}
 td {{ padding: .25rem .6rem .25rem 0; vertical-align: middle; }}
 td.number {{ text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums;
   width: 5rem; }}
-td.label {{ width: 14rem; overflow-wrap: anywhere; }}
+td.label {{ width: clamp(8rem, 30%, 14rem); overflow-wrap: anywhere; }}
 .track {{ height: .8rem; border-radius: 4px; background: var(--line); }}
 .track i {{ display: block; height: 100%; border-radius: 4px; background: var(--good); }}
 .track.before i {{ background: var(--bar); }}

@@ -28,7 +28,7 @@ def conversation(number: int, steps: int = 4) -> list[ParsedRequest]:
 
 
 def line_of(request: ParsedRequest, secret: bytes = SECRET) -> dict[str, Any]:
-    line = sample_line(Sample(request, {"time": 1.5, "replica": "a"}), tag_under(secret))
+    line = sample_line(Sample.of(request, {"time": 1.5, "replica": "a"}), tag_under(secret))
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     decoded: dict[str, Any] = json.loads(line)
     return decoded
@@ -98,4 +98,4 @@ def test_what_is_no_strict_json_is_not_kept() -> None:
     """It could not be read back."""
     request = parse_request(CHAT_PATH, b'{"messages": [{"role": "user"}], "x": NaN}', {})
     with pytest.raises(ValueError, match="no strict JSON"):
-        sample_line(Sample(request, {}), tag_under(SECRET))
+        sample_line(Sample.of(request, {}), tag_under(SECRET))
