@@ -92,6 +92,19 @@ def test_windows_need_less_of_a_long_session() -> None:
     assert pool.tokens == (pool.usable_blocks - 8) * 16
 
 
+def test_layers_that_use_the_keys_of_others_keep_none() -> None:
+    """Gemma 3n: of its last layers neither keys nor values are kept."""
+    types = (["sliding_attention"] * 4 + ["full_attention"]) * 2
+    config = {
+        **models.LLAMA_31_8B,
+        "num_hidden_layers": 10,
+        "layer_types": types,
+        "sliding_window": 512,
+        "num_kv_shared_layers": 5,
+    }
+    assert [kind.layers for kind in model_layers(config).kinds] == [1, 4]
+
+
 @pytest.mark.parametrize(
     ("full", "windowed", "tables"), [(10, 52, (1, 6)), (13, 12, (1, 1)), (5, 29, (1, 6))]
 )
