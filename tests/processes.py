@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 MAIN = (sys.executable, "-m", "router.main")
 ROOT = Path(__file__).parent.parent
-WAIT_S = 60.0
+# Long, because a machine with much to do takes a minute to start a process; it costs only failures.
+WAIT_S = 180.0
 _STOP_S = 20.0
 
 _Value = TypeVar("_Value")

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.engine.install import NEWEST, ROOT, installed_python, model_folder
 from tests.engine.ports import free_port
 
-START_S_MAX = 240.0
+START_S_MAX = 420.0
 _STOP_S_MAX = 20.0
 MODEL = "tiny"
 BLOCK_TOKENS = 16
