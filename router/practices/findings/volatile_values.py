@@ -43,23 +43,22 @@ class VolatileValues:
         self._traffic = traffic
 
     def fix(self, index: int, body: Body) -> Body | None:
-        taken: list[str] = []
+        taken: dict[str, None] = {}
 
         def change(place: str, text: str) -> str:
             return self._changed(place, text, taken)
 
         changed = mapped_texts(body, shared_positions(messages_of(body)), change)
-        return None if changed is None else self._moved(changed, taken)
+        return None if changed is None else self._moved(changed, list(taken))
 
-    def _changed(self, place: str, text: str, taken: list[str]) -> str:
+    def _changed(self, place: str, text: str, taken: dict[str, None]) -> str:
         """``text`` without what varies; ``taken`` gets the values."""
         parts, end = [], 0
         for start, finish in self._varying(place, text):
             value = text[start:finish]
             parts += [text[end:start], self._kept(value)]
             end = finish
-            if value not in taken:
-                taken.append(value)
+            taken[value] = None
         return "".join([*parts, text[end:]])
 
     def _varying(self, place: str, text: str) -> list[tuple[int, int]]:
