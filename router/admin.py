@@ -78,7 +78,7 @@ def fingerprint_handlers(fingerprints: FingerprintTable) -> AdminHandlers:
     fingerprints`` reads them."""
 
     async def report(request: web.BaseRequest) -> web.Response:
-        return web.json_response(fingerprints.report())
+        return web.json_response(fingerprints.report(time.time()))
 
     return {("GET", "/fingerprints"): report}
 

@@ -6,6 +6,7 @@ A bounded table. Rules it keeps:
   rows never shrink, so that they can be exported as counters.
 * A fingerprint that is new to the table is counted as such. A clock in a system prompt makes one
   with every request, however small the table is.
+* Live is what was seen within the last hour: a version that was replaced is live no longer.
 """
 
 from collections import OrderedDict
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FINGERPRINTS_MAX = 64
+LIVE_S = 3600.0
 OTHER = "other"
 NO_FINGERPRINT = "none"
 
@@ -30,6 +32,9 @@ class FingerprintRow:
     @property
     def hit_rate(self) -> float | None:
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+    def is_live(self, now_s: float) -> bool:
+        return self.last_seen_s > now_s - LIVE_S
 
     def add(self, row: "FingerprintRow") -> None:
         self.first_seen_s = min(self.first_seen_s, row.first_seen_s)
@@ -49,11 +54,15 @@ class FingerprintTable:
         self.new = 0
 
     def __repr__(self) -> str:
-        return f"FingerprintTable({len(self._rows)} live, {self.new} new ever)"
+        return f"FingerprintTable({len(self)} known, {self.new} new ever)"
 
     def __len__(self) -> int:
-        """How many are live; a request without a fingerprint is none of them."""
+        """How many have a row; requests without a fingerprint have none of these."""
         return len(self._rows) - (NO_FINGERPRINT in self._rows)
+
+    def live(self, now_s: float) -> int:
+        """At most as many as there are rows."""
+        return sum(row.is_live(now_s) for name, row in self._rows.items() if name != NO_FINGERPRINT)
 
     def count(
         self,
@@ -95,22 +104,23 @@ class FingerprintTable:
         rows = dict(self._rows)
         return rows if self.other is None else rows | {OTHER: self.other}
 
-    def report(self) -> dict[str, Any]:
+    def report(self, now_s: float) -> dict[str, Any]:
         """As ``pointsman fingerprints`` reads it; most requests first."""
         rows = sorted(self.rows().items(), key=lambda item: -item[1].requests)
         total = sum(row.requests for _, row in rows)
         return {
-            "live": len(self),
+            "live": self.live(now_s),
             "new": self.new,
             "requests": total,
-            "fingerprints": [_reported(name, row, total) for name, row in rows],
+            "fingerprints": [_reported(name, row, total, now_s) for name, row in rows],
         }
 
 
-def _reported(name: str, row: FingerprintRow, total: int) -> dict[str, Any]:
+def _reported(name: str, row: FingerprintRow, total: int, now_s: float) -> dict[str, Any]:
     hit_rate = row.hit_rate
     return {
         "fingerprint": name,
+        "live": row.is_live(now_s),
         "requests": row.requests,
         "share": round(row.requests / total, 6) if total else 0.0,
         "first_seen_s": row.first_seen_s,

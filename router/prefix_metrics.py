@@ -4,6 +4,7 @@ Labels are replicas, pools, words of ours, declared kinds of tenants, and a boun
 fingerprints: never a tenant, a session or a salt.
 """
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter
@@ -142,7 +143,9 @@ class _FingerprintCollector(Collector):
                 family.add_metric([name], getattr(row, what))
             yield family
         yield GaugeMetricFamily(
-            "pointsman_fingerprints_live", "Prefix fingerprints in the table", value=len(table)
+            "pointsman_fingerprints_live",
+            "Prefix fingerprints that were seen within the last hour",
+            value=table.live(time.time()),
         )
         yield CounterMetricFamily(
             "pointsman_fingerprints_new",

@@ -7,11 +7,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from router.fingerprint_table import FingerprintTable
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
 
@@ -27,7 +24,8 @@ tenancy.shared_fingerprints
   pointsman fingerprints --body platform-prompt.json
 
 A fingerprint stands for the first system message and the tools, in whatever order they are listed:
-12 hex digits of a sha256. Requests with the same one can share its blocks. "none" has neither,
+12 hex digits of a sha256. Requests with the same one can share its blocks. Live is what was seen
+within an hour, of now or of the log's end. "none" has neither a system message nor tools,
 "other" is what the router's table had no room for (router.fingerprints_max). The hit rate is that
 of the tokens that the engines reported; without --enable-prompt-tokens-details it is unknown.
 
@@ -83,7 +81,7 @@ def _count(text: str) -> int:
 def _report(source: str) -> dict[str, Any]:
     if urlsplit(source).scheme in ("http", "https"):
         return _asked(source)
-    return _counted(source).report()
+    return _counted(source)
 
 
 def _asked(url: str) -> dict[str, Any]:
@@ -105,14 +103,14 @@ def _asked(url: str) -> dict[str, Any]:
     return dict(report)
 
 
-def _counted(path: str) -> "FingerprintTable":
+def _counted(path: str) -> dict[str, Any]:
     """Of a log."""
-    from router.practices.fingerprints_report import table_of_log
+    from router.practices.fingerprints_report import report_of_log
 
     try:
         with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
             lines: Iterable[bytes] = file
-            return table_of_log(lines)
+            return report_of_log(lines)
     except OSError as error:
         raise _Unreadable(error.strerror or str(error)) from None
 

@@ -16,10 +16,10 @@ class NoLog(ValueError):
     """The text says which line is wrong, or that there is nothing to count."""
 
 
-def table_of_log(lines: Iterable[bytes]) -> FingerprintTable:
+def report_of_log(lines: Iterable[bytes]) -> dict[str, Any]:
     """Of a router's log, one JSON object a line; lines of other events are passed over.
 
-    Raises NoLog.
+    What is live is live at the log's end. Raises NoLog.
     """
     table = FingerprintTable(FINGERPRINTS_MAX)
     requests = 0
@@ -31,7 +31,7 @@ def table_of_log(lines: Iterable[bytes]) -> FingerprintTable:
             'it has no request of a router: lines with "event": "request" and'
             ' "prefix_fingerprint"; pointsman router and serve print them on stdout'
         )
-    return table
+    return table.report(max(row.last_seen_s for row in table.rows().values()))
 
 
 def _parsed(number: int, line: bytes) -> Any:
@@ -73,14 +73,13 @@ def is_report(report: Any) -> bool:
 
 def as_text(report: Mapping[str, Any]) -> list[str]:
     """Lines for a person."""
-    live = report["live"]
-    verb = "fingerprint is" if live == 1 else "fingerprints are"
+    live, requests = report["live"], report["requests"]
     lines = [
-        f"{live:,} {verb} live, {report['new']:,} were ever new; {report['requests']:,} requests"
-    ]
-    lines += [
+        f"{live:,} {'fingerprint is' if live == 1 else 'fingerprints are'} live, "
+        f"{report['new']:,} were new; {requests:,} requests",
         "",
-        f"{'fingerprint':<12}  {'requests':>9}  {'share':>6}  {'hit rate':>8}  first seen",
+        f"{'fingerprint':<12}  {'requests':>9}  {'share':>6}  {'hit rate':>8}  "
+        f"{'first seen':<20}  last seen",
     ]
     rows = report["fingerprints"]
     lines += [_row(row) for row in rows[:_LINES_SHOWN_MAX]]
@@ -91,8 +90,11 @@ def as_text(report: Mapping[str, Any]) -> list[str]:
 
 def _row(row: Mapping[str, Any]) -> str:
     hit_rate = "unknown" if row["hit_rate"] is None else f"{row['hit_rate']:.1%}"
-    first_seen = datetime.fromtimestamp(row["first_seen_s"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     return (
-        f"{row['fingerprint']:<12}  {row['requests']:>9,}  {row['share']:>6.1%}  {hit_rate:>8}"
-        f"  {first_seen}"
+        f"{row['fingerprint']:<12}  {row['requests']:>9,}  {row['share']:>6.1%}  {hit_rate:>8}  "
+        f"{_shown(row['first_seen_s'])}  {_shown(row['last_seen_s'])}"
     )
+
+
+def _shown(when_s: float) -> str:
+    return datetime.fromtimestamp(when_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

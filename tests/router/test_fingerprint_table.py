@@ -11,12 +11,23 @@ def test_a_report_has_share_first_seen_and_hit_rate() -> None:
     for now_s in (10.0, 20.0, 30.0):
         table.count("a", now_s, 100, 75)
     table.count("b", 40.0)
-    report = table.report()
+    report = table.report(50.0)
     assert (report["live"], report["new"], report["requests"]) == (2, 2, 4)
     first, second = report["fingerprints"]
     assert (first["fingerprint"], first["share"], first["hit_rate"]) == ("a", 0.75, 0.75)
     assert (first["first_seen_s"], first["last_seen_s"]) == (10.0, 30.0)
     assert (second["fingerprint"], second["hit_rate"], second["prompt_tokens"]) == ("b", None, 0)
+
+
+def test_what_was_replaced_is_live_no_longer() -> None:
+    """An hour after its last request; its counts stay."""
+    table = FingerprintTable()
+    table.count("old", 0.0)
+    table.count("new", 3000.0)
+    table.count(None, 3000.0)
+    assert table.live(3000.0) == 2 and table.live(3700.0) == 1 and table.live(9000.0) == 0
+    assert [row["live"] for row in table.report(3700.0)["fingerprints"]].count(True) == 2
+    assert table.rows()["old"].requests == 1
 
 
 def test_a_clock_in_the_prompt_does_not_push_out_what_is_used() -> None:

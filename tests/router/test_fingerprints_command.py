@@ -42,9 +42,11 @@ def test_a_log_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     )
     assert main(["fingerprints", path]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "2 fingerprints are live, 2 were ever new; 4 requests"
-    assert lines[3].split() == ["0123456789ab", "3", "75.0%", "80.0%", "2026-11-30", "10:44:26Z"]
-    assert lines[4].split() == ["b" * 12, "1", "25.0%", "unknown", "2026-11-30", "09:00:00Z"]
+    assert lines[0] == "1 fingerprint is live, 2 were new; 4 requests"
+    seen = ["2026-11-30", "10:44:26Z"]
+    assert lines[3].split() == ["0123456789ab", "3", "75.0%", "80.0%", *seen, *seen]
+    seen = ["2026-11-30", "09:00:00Z"]
+    assert lines[4].split() == ["b" * 12, "1", "25.0%", "unknown", *seen, *seen]
     assert main(["fingerprints", path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fingerprints"][0]["hit_rate"] == 0.8
 

@@ -319,3 +319,16 @@ async def test_a_walk_that_is_cancelled_anywhere_leaves_nothing_behind(full: boo
         assert len(world.fleet.optimistic) == booked or not cancelling.cancelled
 
     assert await at_every_await(scenario) >= (3 if full else 2)
+
+
+async def test_a_booking_is_for_its_own_salt_alone() -> None:
+    """What one tenant has just sent does not draw another's request, and no header tells of it."""
+    world = World()
+
+    async def candidates(salt: str | None) -> set[int]:
+        placement = await world.routing.walk(request(cache_salt=salt, user="same")).place(NOBODY)
+        return {candidate.matched_blocks for candidate in placement.decision.candidates}
+
+    assert await candidates("a") == {0}
+    assert await candidates("a") == {0, 6}
+    assert await candidates("b") == await candidates(None) == {0}
