@@ -153,7 +153,8 @@ def _decode(body: bytes, known_tools: KnownTools | None) -> _Decoded:
 
 def _decode_strictly(body: bytes, known_tools: KnownTools | None) -> _Decoded:
     """The tools are parsed once for all bodies that have the same bytes of them."""
-    if known_tools is None or _TOOLS_BYTES not in body:
+    # From the end, where most clients have their tools; `in` takes several times as long.
+    if known_tools is None or body.rfind(_TOOLS_BYTES) < 0:
         return _Decoded(msgspec.json.decode(body), strict=True)
     spans = spans_of(body)
     tools = known_tools.made(bytes(spans[_TOOLS])) if _TOOLS in spans else None

@@ -1,9 +1,13 @@
 """The section [tenancy]: what is wrong with it is said before anything starts."""
 
+from pathlib import Path
+
 import pytest
+from multidict import CIMultiDict
 
 from proto.config_file import ConfigError
 from router.config import parse_router_config
+from router.salting import Tenancy
 
 REPLICAS = """
 [[replicas]]
@@ -12,37 +16,25 @@ url = "http://a:1"
 [router]
 policy = "sticky"
 """
-KEY = "0" * 64
-DOCUMENTED = f"""
-[tenancy]
-tenant_header = "x-tenant"
-kind_header = "x-tenant-kind"
-kinds = ["enterprise", "team"]
-shared_fingerprints = ["0123456789ab"]
-
-[[tenancy.tenants]]
-name = "acme"
-kind = "enterprise"
-api_keys_sha256 = ["{KEY}"]
-
-[[tenancy.rules]]
-name = "private prompts of enterprises"
-tenant_kinds = ["enterprise"]
-private_prompt = true
-salt = "tenant"
-client_salt = "mix"
-
-[[tenancy.rules]]
-name = "everybody else"
-salt = "none"
-client_salt = "refuse"
-""".replace("private prompts of enterprises", "private").replace("everybody else", "rest")
+PAGE = Path(__file__).parents[2] / "docs" / "practices" / "salts.md"
+DOCUMENTED = PAGE.read_text().partition("```toml\n")[2].partition("```")[0]
+KEY = DOCUMENTED.partition("api_keys_sha256 = [")[2].partition("]")[0].strip('"')
 
 
 def test_the_documented_example_is_right() -> None:
-    """It is what docs/practices/salts.md shows."""
-    file = parse_router_config((REPLICAS + DOCUMENTED).encode())
-    assert [rule.name for rule in file.tenancy.rules] == ["private", "rest"]
+    """What docs/practices/salts.md shows is the rule that it says."""
+    tenancy = parse_router_config((REPLICAS + DOCUMENTED).encode()).tenancy
+    assert [rule.name for rule in tenancy.rules] == ["private", "rest"]
+    (shared,) = tenancy.shared_fingerprints
+    policy, acme = Tenancy(tenancy, "s" * 32), {"x-tenant": "acme", "x-tenant-kind": "enterprise"}
+
+    def group(fingerprint: str, **headers: str) -> str:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return policy.judge(CIMultiDict(acme | named), "m", fingerprint, None).salting.group
+
+    assert group("0" * 12) == "tenant"
+    assert group(shared) == "unsalted"
+    assert group("0" * 12, x_tenant_kind="team") == "unsalted"
 
 
 @pytest.mark.parametrize(
@@ -57,8 +49,8 @@ def test_the_documented_example_is_right() -> None:
         ('tenant_kinds = ["enterprise"]', 'headers = {x-plan = ["a"]}', "trusted_headers"),
         ('tenant_kinds = ["enterprise"]', "headers = {x-tenant = []}", "list the values"),
         ("private_prompt = true", "private_prompts = true", "private_prompts"),
-        ('["0123456789ab"]', '["0123456789AB"]', "shared_fingerprints"),
-        ('["0123456789ab"]', "[]", "pointsman fingerprints"),
+        ('["ff64073acfa9"]', '["FF64073ACFA9"]', "shared_fingerprints"),
+        ('["ff64073acfa9"]', "[]", "pointsman fingerprints"),
         (f'["{KEY}"]', '["sk-plain-key"]', "api_keys_sha256"),
         (f'["{KEY}"]', f'["{KEY}", "{KEY}"]', "occurs twice"),
         ('client_salt = "mix"', 'client_salt = "keep"', "'mix'"),
