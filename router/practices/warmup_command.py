@@ -35,6 +35,9 @@ cached tokens of the repeat. Where an engine has several data-parallel ranks, ea
 URL is of one replica. A router would send each body to whatever replica it likes; to have replicas
 warmed up behind one, give the folder as pools.NAME.warm_up in its configuration instead.
 
+Where clients come through a router with canonical_tools = true, give --canonical-tools: else other
+bytes would be warmed up than they send.
+
 An API key is taken from VLLM_API_KEY. Progress is on stderr.
 Exit status: 0 where all bodies are resident, or nobody can tell; 1 where one was not taken or is
 not resident, or the replica cannot be reached; 2 where it was asked for wrongly.
@@ -55,6 +58,7 @@ def add_warmup(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     add("--bodies", required=True, metavar="DIR", help="folder with one body in each *.json")
     add("--wait", type=_seconds, default=0.0, metavar="S", help="for it to come up (0)")
     add("--timeout", type=_seconds, default=600.0, metavar="S", help="for all of it (600)")
+    add("--canonical-tools", action="store_true", help="as the pool's canonical_tools = true")
     add("--no-repeat", action="store_true", help="do not send them again to see what is there")
     add("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run_warmup)
@@ -63,12 +67,14 @@ def add_warmup(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
 def run_warmup(arguments: argparse.Namespace) -> int:
     # Imported here: none of it is needed by `--help`.
     from router.practices.warmup_report import as_json, as_text, failed, with_zeros
-    from router.warm_bodies import NoWarmBodies, load_warm_bodies
+    from router.preparation import PoolPractices
+    from router.warm_bodies import NoWarmBodies, load_warm_bodies, prepared_warm_bodies
 
     if not _is_url(arguments.url):
         return _fail(f"{arguments.url!r} is not http://HOST:PORT", 2)
     try:
-        bodies = load_warm_bodies(arguments.bodies)
+        practices = PoolPractices(canonical_tools=arguments.canonical_tools)
+        bodies = prepared_warm_bodies(load_warm_bodies(arguments.bodies), practices)
     except NoWarmBodies as error:
         return _fail(f"--bodies: {error}", 2)
     try:

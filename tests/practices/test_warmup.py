@@ -64,6 +64,20 @@ def test_what_was_sent_is_resident_on_every_rank_and_the_repeat_shows_it(
     assert len(said) == 8 and "sent one.json" in said[0] and "repeated two.json" in said[-1]
 
 
+def test_canonical_tools_are_sent_as_a_router_sends_them(sim: Running, tmp_path: Path) -> None:
+    """Two orders of the same tools are one prefix then, and two without the flag."""
+    tools = [{"type": "function", "function": {"name": name}} for name in ("find", "book")]
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": RULES}]
+    for name, order in (("1.json", tools), ("2.json", tools[::-1])):
+        fields = {"model": "sim", "messages": messages, "tools": order}
+        (tmp_path / name).write_text(json.dumps(fields))
+    for flags, shares in (([], False), (["--canonical-tools"], True)):
+        call(f"{url_of(sim)}/reset_prefix_cache", {})
+        done = warmup(url_of(sim), "--bodies", str(tmp_path), "--json", "--no-repeat", *flags)
+        second = json.loads(done.stdout)["bodies"][1]
+        assert (second["cached_before"] > 300) == shares, done.stdout
+
+
 def test_a_body_that_others_push_out_is_not_resident(tmp_path: Path) -> None:
     """Status 1, and what to do about it."""
     with started(tmp_path, "--blocks", "96") as small:
