@@ -54,10 +54,15 @@ def sources_of(engine: EngineFacts, host: str, told: ToldEndpoints) -> tuple[Eve
     if told.event_endpoint is None and told.topic is None:
         return ()
     ranks = told.ranks or max(1, len(engine.sleep_states))
-    return tuple(_told_source(told, rank, host) for rank in range(ranks))
+    said = {source.rank: source for source in engine.sources or ()}
+    return tuple(_told_source(told, rank, host, said.get(rank)) for rank in range(ranks))
 
 
-def _told_source(told: ToldEndpoints, rank: int, host: str) -> EventSource:
+def _told_source(
+    told: ToldEndpoints, rank: int, host: str, said: EventSource | None
+) -> EventSource:
+    """``said``: what the engine says of it, where a file says otherwise."""
+
     def at(endpoint: str | None) -> str | None:
         if endpoint is None:
             return None
@@ -67,10 +72,10 @@ def _told_source(told: ToldEndpoints, rank: int, host: str) -> EventSource:
     events = told.event_endpoint
     return EventSource(
         rank=rank,
-        endpoint=at(events) or "an address of ours",
+        endpoint=at(events) or (said.endpoint if said else "an address of ours"),
         replay_endpoint=at(told.replay_endpoint),
         topic=told.topic or "",
-        buffer_steps=0,
+        buffer_steps=said.buffer_steps if said else 0,
         binds=events is not None and parse_endpoint(events).host != "0.0.0.0",
     )
 
@@ -94,7 +99,7 @@ def rank_facts(
     return RankFacts(
         source=source,
         listens=listens,
-        buffer_steps=None if told else source.buffer_steps,
+        buffer_steps=(source.buffer_steps or None) if told else source.buffer_steps,
         lost=lost if listens else None,
         replay=replay,
         log=log,

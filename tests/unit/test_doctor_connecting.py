@@ -91,6 +91,10 @@ def test_what_is_configured_wins_over_what_an_engine_says() -> None:
     assert [rank.replay_endpoint for rank in ranks][1] == "tcp://10.0.0.7:5658"
     (connecting,) = sources_of(ENGINE, "10.0.0.8", second.told)
     assert not connecting.binds and connecting.topic == "kv@b"
+    # What is not configured is still the engine's word.
+    assert connecting.endpoint == "tcp://10.0.0.7:5557" and connecting.buffer_steps == 100_000
+    old = replace(ENGINE, sources=None)
+    assert sources_of(old, "10.0.0.8", second.told)[0].endpoint == "an address of ours"
     assert sources_of(ENGINE, "10.0.0.9", third.told) == ENGINE.sources
     assert first.blocks == 512 and first.chat_ids is third.chat_ids is None
     assert second.chat_ids is not None and second.chat_ids(b"") == [1]
