@@ -2,11 +2,11 @@
 
 Honest because everything goes through the product's own client and scripts to a Valkey server of
 its own, as ``redis.folder`` runs one (append-only file, an fsync every second, a unix socket), in a
-temporary folder. A flush is timed by the wall clock from the call to the answer, one after another,
-as the indexer sends them per replica; how much of the server's processor time it took is beside it,
-since a machine that does other things hides it. Bytes are what the server says of the keys. The 64
-replicas answer when one match finds the same prompt of 512 blocks in each: connecting, loading, and
-becoming an index again.
+temporary folder. A flush is timed by the clock from the call to the answer, one after another, as
+the indexer sends them per replica. Beside the clock's figures are those of processor time, ours or
+the server's, which a machine that does other things changes less. Bytes are what the server says of
+the keys. The 64 replicas answer when one match finds the same prompt of 512 blocks in each:
+connecting, loading, and becoming an index again.
 
 Ingest is a replay from a full buffer, timed until the store has all of it, once without a store and
 once with one; the denominator is the processor time of the indexer's side, not of the server.
@@ -16,9 +16,11 @@ import asyncio
 import gc
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import redis.asyncio as redis
 import uvloop
@@ -84,13 +86,31 @@ def _store(runner: asyncio.Runner, url: str, scale: float) -> Iterator[Measureme
         unit = "blocks/s of the server's CPU"
         yield Measurement.of(f"store_flush_{name}_server", unit, [cpu for _, cpu in pairs])
     for name, (blocks, runs) in _LOADS.items():
-        times, per_block = runner.run(
-            _load_ms(url, scaled(blocks, scale, 64), scaled(runs, scale, 2))
+        loads, per_block = runner.run(
+            _loads(url, scaled(blocks, scale, 64), scaled(runs, scale, 2))
         )
-        yield Measurement.of(f"store_load_{name}", "ms", times)
+        yield from _spent(f"store_load_{name}", loads)
         yield Measurement.of(f"store_memory_{name}", "bytes per block", [per_block])
-    answering = runner.run(_all_answer_s(url, scale))
-    yield Measurement.of("store_load_64_replicas_20000_blocks_all_answer", "s", answering)
+    answering = runner.run(_all_answer(url, scale))
+    yield from _spent("store_load_64_replicas_20000_blocks_all_answer", answering)
+
+
+class _Spent(NamedTuple):
+    """Seconds by the clock, of our processor time and of the server's."""
+
+    clock_s: float
+    ours_s: float
+    server_s: float
+
+
+def _spent(name: str, runs: list[_Spent]) -> Iterator[Measurement]:
+    for suffix, unit, values in zip(
+        ("", "_ours", "_server"),
+        ("ms", "ms of our CPU", "ms of the server's CPU"),
+        zip(*runs, strict=True),
+        strict=True,
+    ):
+        yield Measurement.of(name + suffix, unit, [value * 1e3 for value in values])
 
 
 class _Replica:
@@ -156,26 +176,32 @@ async def _server_cpu_s(url: str) -> float:
     return float(info["used_cpu_user_main_thread"]) + float(info["used_cpu_sys_main_thread"])
 
 
-async def _load_ms(url: str, blocks: int, runs: int) -> tuple[list[float], float]:
+async def _loads(url: str, blocks: int, runs: int) -> tuple[list[_Spent], float]:
     """Each load, and the bytes that a block takes."""
     store = RedisStore(url, answer_s_max=_PATIENCE_S)
     await _emptied(url)
     replica = _Replica(store, "loaded", Writer("writer"))
     await replica.fill(random_hashes(Random(SEED), blocks))
     per_block = await _bytes_of(url, replica) / blocks
-    times = []
-    for _ in range(runs):
-        gc.collect()
-        begun = time.perf_counter()
+
+    async def load() -> None:
         saved = await store.load(_POOL, replica.name)
-        times.append((time.perf_counter() - begun) * 1e3)
         assert saved is not None and len(saved.counts) == blocks
-        del saved
+
+    spent = [await _spent_on(url, load) for _ in range(runs)]
     await store.close()
-    return times, per_block
+    return spent, per_block
 
 
-async def _all_answer_s(url: str, scale: float) -> list[float]:
+async def _spent_on(url: str, work: Callable[[], Awaitable[None]]) -> _Spent:
+    gc.collect()
+    server_s, ours_s, begun = await _server_cpu_s(url), time.process_time(), time.perf_counter()
+    await work()
+    clock_s, ours_s = time.perf_counter() - begun, time.process_time() - ours_s
+    return _Spent(clock_s, ours_s, await _server_cpu_s(url) - server_s)
+
+
+async def _all_answer(url: str, scale: float) -> list[_Spent]:
     """From nothing to a match that finds the prompt in each of the replicas."""
     replicas, blocks = scaled(_REPLICAS, scale, 2), scaled(_REPLICA_BLOCKS, scale, 64)
     rng, store = Random(SEED), RedisStore(url, answer_s_max=_PATIENCE_S)
@@ -186,25 +212,25 @@ async def _all_answer_s(url: str, scale: float) -> list[float]:
         others = random_hashes(rng, blocks - len(prompt))
         await _Replica(store, name, Writer(name)).fill([*others, *prompt])
     await store.close()
-    return [await _answer_s(url, names, as_decoded(prompt)) for _ in range(scaled(_RUNS, scale, 2))]
+    asked, spent = as_decoded(prompt), []
+    for _ in range(scaled(_RUNS, scale, 2)):
+        hub = Hub(Unconnected(), writer="reader")
+        remembering = Remembering(RedisStore(url, answer_s_max=_PATIENCE_S), hub)
+        spent.append(await _spent_on(url, partial(_answer, hub, remembering, names, asked)))
+        await remembering.stop()
+    return spent
 
 
-async def _answer_s(url: str, names: list[str], prompt: list[BlockHash]) -> float:
-    gc.collect()
-    begun = time.perf_counter()
-    hub = Hub(Unconnected(), writer="reader")
-    remembering = Remembering(RedisStore(url, answer_s_max=_PATIENCE_S), hub)
-
+async def _answer(
+    hub: Hub, remembering: Remembering, names: list[str], prompt: list[BlockHash]
+) -> None:
     async def join(name: str) -> None:
         source = RankSource(ReplicaId(name), _POOL, name, 0, "tcp://h:1", "tcp://h:2")
         hub.add(source, time.monotonic(), await remembering.load(source))
 
     await asyncio.gather(*map(join, names))
     matches = hub.index.match(_POOL, {scheme().id: prompt})
-    spent_s = time.perf_counter() - begun
     assert len(matches) == len(names), f"{len(matches)} answer"
-    await remembering.stop()
-    return spent_s
 
 
 async def _emptied(url: str) -> None:
