@@ -32,12 +32,13 @@ class Services:
         replicas: int = 2,
         together: bool = False,
         keeps: bool = False,
+        redis_url: str | None = None,
         sim_flags: tuple[str, ...] = (),
         settings: str = "",
         pool_settings: str = "",
     ) -> None:
         self.stack, self.folder, self.sim_flags = stack, folder, sim_flags
-        self.keeps = together or keeps
+        self.keeps, self.redis_url = together or keeps, redis_url
         self.names = "abcdefgh"[:replicas]
         # Where the test kills it, its server would outlive both.
         stack.callback(kill_left_over, folder / "s")
@@ -68,9 +69,14 @@ class Services:
             f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
             f'[grpc]\nlisten = "127.0.0.1:{self.grpc_port}"\n'
             "[discovery]\ninterval_s = 0.3\n"
-            f'[redis]\nenabled = {json.dumps(self.keeps)}\nfolder = "{self.folder}/s"\n'
+            f"[redis]\n{self._store()}\n"
             f'[pools.default]\ntokenizer = "benchmarks/data"\n{pool_settings}\n'
         )
+
+    def _store(self) -> str:
+        if self.redis_url is not None:
+            return f'url = "{self.redis_url}"'
+        return f'enabled = {json.dumps(self.keeps)}\nfolder = "{self.folder}/s"'
 
     def start_sim(self, name: str) -> Running:
         http, events, replay = self.ports[name]

@@ -15,7 +15,7 @@ from tests.compose import Project, can_be_bound
 from tests.processes import call, until
 
 SECRETS = {"POINTSMAN_REDIS_PASSWORD": "it's a $ecret", "VLLM_API_KEY": "not for clients"}
-PORTS = (6379, 8000, 5557, 5657, 8080, 9464, 50051)
+PORTS = (6379, 8000, 5557, 5657, 8080, 9464, 9465, 50051)
 # In the order in which compose stops them: nobody before those that depend on it.
 NAMES = ("router-sim", "indexer-sim", "sim-a", "sim-b", "sim-c", "valkey")
 
