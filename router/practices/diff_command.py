@@ -79,12 +79,18 @@ def run_diff(arguments: argparse.Namespace) -> int:
     try:
         bodies = _bodies(arguments.bodies)
         with _prompts(arguments) as prompts:
-            requests = [_tokenized(prompts, arguments.path, *body) for body in bodies]
+            requests: list[TokenizedBody] = []
+            for name, body in bodies:
+                _tell(f"{len(requests)} of {len(bodies)} requests tokenized")
+                requests.append(_tokenized(prompts, arguments.path, name, body))
+            _tell(f"comparing {len(bodies)} requests")
             report = report_of(requests, prompts, arguments.block_size)
             # What is shown is still asked of a replica.
             text = DiffText(report, colour=colour).lines()
             lines = [json.dumps(as_json(report))] if arguments.json else list(text)
+        _tell("")
     except (AskedWrongly, NotReported) as error:
+        _tell("")
         # In one line, whatever a foreign library has put into it.
         print(f"pointsman diff: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -144,6 +150,12 @@ def _tokenized(prompts: "Prompts", path: str, name: str, body: bytes) -> "Tokeni
         return prompts.tokenized(name, path, body)
     except NotReported as error:
         raise NotReported(f"{name}: {error}") from None
+
+
+def _tell(progress: str) -> None:
+    """In place of what was told before; on a terminal only, since it is soon over."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)
 
 
 def _print_anything() -> None:

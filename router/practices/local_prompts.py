@@ -44,16 +44,26 @@ class LocalPrompts:
         return str(self._tokenizer.reference.decode(token_ids.tolist()))
 
     def _start(self, tokens: Tokens, text: str) -> Callable[[int], int]:
-        if tokens.prompt is None or not self._tokenizer.reference.is_fast:
+        starts = None
+        if tokens.prompt is not None and self._tokenizer.reference.is_fast:
+            starts = self._starts(tokens.prompt, tokens.token_ids)
+        if starts is None:
             return starts_by_decoding(tokens.token_ids, text, self._decode)
-        starts = self._starts(tokens.prompt, len(tokens.token_ids))
         return lambda number: starts[number] if number < len(starts) else len(text)
 
-    def _starts(self, prompt: TextPrompt, count: int) -> list[int]:
-        """Special tokens that are added stand nowhere: they begin where the one before does."""
+    def _starts(self, prompt: TextPrompt, token_ids: "array[int]") -> list[int] | None:
+        """None where transformers makes other tokens of the text than those that are shown.
+
+        Special tokens that are added stand nowhere: they begin where the one before does.
+        """
         encoded = self._tokenizer.reference(
-            prompt.text, add_special_tokens=prompt.add_special_tokens, return_offsets_mapping=True
+            prompt.text,
+            add_special_tokens=prompt.add_special_tokens,
+            return_offsets_mapping=True,
+            verbose=False,
         )
         starts = list(accumulate((start for start, _ in encoded["offset_mapping"]), max))
+        ids = array("I", encoded["input_ids"])
         is_left = prompt.truncation is not None and prompt.truncation.side == "left"
-        return starts[len(starts) - count :] if is_left else starts[:count]
+        kept = slice(len(ids) - len(token_ids), None) if is_left else slice(len(token_ids))
+        return starts[kept] if ids[kept] == token_ids else None

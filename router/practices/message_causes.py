@@ -62,7 +62,9 @@ def cause_in_last_message(parted: Parted) -> Cause | None:
         return None
     if number == 0 and not parted.a.body.get("tools"):
         return None
-    return cause("last_message", f"only the last message, number {number + 1}, differs")
+    return cause(
+        "last_message", f"only the last message, number {number + 1}, differs: nothing is wrong"
+    )
 
 
 def cause_in_system(parted: Parted) -> Cause | None:
@@ -95,16 +97,16 @@ def cause_in_history(parted: Parted) -> Cause | None:
     if at_a == at_b:
         many = f"messages {number + 1} to {at_a}" if at_a > number + 1 else f"message {number + 1}"
         return cause("history_rewritten", f"{many} changed; message {at_a + 1} is the same again")
-    kind = "history_shortened" if at_a > at_b else "history_inserted"
-    change = "fewer" if at_a > at_b else "more"
-    what = f"from message {number + 1} on B has {abs(at_a - at_b)} {change}, until message"
-    return cause(kind, f"{what} {at_a + 1} of A, which is message {at_b + 1} of B")
+    kind, change = ("history_shortened", "lacks") if at_a > at_b else ("history_inserted", "adds")
+    count = abs(at_a - at_b)
+    messages = f"{count} message{'s' if count > 1 else ''} from number {number + 1} on"
+    return cause(kind, f"B {change} {messages}: number {at_a + 1} of A is its number {at_b + 1}")
 
 
 def cause_of_another_conversation(parted: Parted) -> Cause:
     number = first_difference(parted)
     if number:
-        return cause("branch", f"two conversations part at message {number + 1}")
+        return cause("branch", f"two conversations part at message {number + 1}: nothing is wrong")
     if parted.a.messages and parted.b.messages and number == 0:
         return cause("other_prompts", "they begin with different messages")
     if not parted.a.messages and not parted.b.messages:

@@ -20,7 +20,8 @@ REMEDIES: Mapping[str, str] = {
     " be called (unless the engines run with --exclude-tools-when-tool-choice-none).",
     "tools_changed": "Send one set of tools with every request; say in the last message which of"
     " them are of use.",
-    "tool_changed": f"Write the tool's description and schema once, and put what changes {_END}.",
+    "tool_changed": "Write the tool's description and schema once; what changes belongs into the"
+    " last message.",
     "tool_order": "List tools in one order, for example sorted by name; or let the router do it:"
     " canonical_tools = true for the pool.",
     "key_order": "Write tools from one source, or with sorted keys; or let the router do it:"
@@ -46,8 +47,8 @@ REMEDIES: Mapping[str, str] = {
     # Texts.
     "whitespace": "Take the text from one source and trim it the same way everywhere: line ends,"
     " trailing blanks and no-break spaces count.",
-    "unicode": "Bring texts to one normal form (NFC) before they are sent; the letters look the"
-    " same, their tokens do not.",
+    "unicode": "Bring texts to one form before they are sent: NFC, one kind of quotes and dashes,"
+    " no invisible characters. They look the same; their tokens do not.",
     "fixed_after_variable": "Put the fixed instructions first and what differs behind them: in the"
     " system message the rules, in the last message the task and the passages.",
     "history_rewritten": "Append to a conversation, never change what was sent: what changes (a"

@@ -28,7 +28,7 @@ _NAMED = {
     "id": "an id",
     "trace": "a trace tag",
     "counter": "a counter",
-    "email": "an address of a user",
+    "email": "an e-mail address",
     "name": "a user's name",
     "tier": "a user's tier",
 }
@@ -139,6 +139,6 @@ def _variant(parted: Parted, kind: str) -> Cause:
     sides = (parted.a, parted.b)
     canonical = _composed if kind == "unicode" else _even
     gained = parted.gain_of_texts(*(canonical(side.tokenized.text or "") for side in sides))
-    name = "the same letters, written in another way" if kind == "unicode" else "other blanks"
+    name = "the same letters, written in another way" if kind == "unicode" else "blanks differ"
     at = [ascii((side.tokenized.text or "")[side.offset :][:_SHOWN_CHARS]) for side in sides]
     return cause(kind, f"{name}: {at[0]} and {at[1]}", gained)

@@ -286,3 +286,18 @@ def test_what_a_remedy_gains_is_what_mended_requests_share(prompts: LocalPrompts
     found = compared(prompts, a, b)
     gained = found.causes[0].shared_tokens
     assert gained is not None and found.shared_tokens < gained < len(found.a.tokenized.token_ids)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_truncated_prompt_is_compared_as_far_as_it_is_kept(
+    side: str, prompts: LocalPrompts
+) -> None:
+    """The first token that differs is found in the text, whichever end was cut."""
+    texts = ["Olten is a town. Track 7 to Bern, at noon.", "Zug, too. Track 9 to Bern, at noon."]
+    cut = {"truncate_prompt_tokens": 9, "truncation_side": side}
+    a, b = ({"prompt": text, **cut, "add_special_tokens": False} for text in texts)
+    found = compared(prompts, a, b, COMPLETIONS_PATH)
+    text = found.a.tokenized.text
+    assert text is not None and len(found.a.tokenized.token_ids) == 9
+    at = text[found.a.offset :]
+    assert at.startswith("Olten") if side == "right" else at in texts[0] and "Olten" not in at
