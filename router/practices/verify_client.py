@@ -100,6 +100,7 @@ class VerifyClient:
             text=stream.text,
             replica=headers.get("x-pointsman-replica"),
             reason=headers.get("x-pointsman-reason"),
+            transformed=headers.get("x-pointsman-transformed"),
         )
 
     async def _stream(self, body: Mapping[str, Any]) -> tuple[AnswerStream, Mapping[str, str]]:

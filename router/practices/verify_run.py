@@ -20,11 +20,13 @@ from router.practices.verify_prompts import (
     words,
 )
 from router.practices.verify_verdicts import (
+    NO_SALT,
     Answer,
     Sent,
     Verdict,
     cached_tokens,
     judged,
+    judged_salted,
     repeat_note,
     skipped,
     source_of,
@@ -161,7 +163,7 @@ class Run:
     def _verdict(self, step: str, source: Any) -> Verdict:
         sent = self._sent.get(step)
         if step == SALTED and self._refused_salt is not None:
-            return skipped(step, f"a cache_salt is refused: {self._refused_salt}", _NO_SALT)
+            return skipped(step, f"a cache_salt is refused: {self._refused_salt}", NO_SALT)
         if not sent:
             return undone(step, "there was no time left for it: give more with --seconds-max")
         notes = []
@@ -169,6 +171,8 @@ class Run:
             cached = cached_tokens(last, source)
             if cached:
                 notes.append(repeat_note(last.prompt_tokens, cached))
+        if step == SALTED:
+            return judged_salted(step, sent, source)
         return judged(step, sent, source, notes=notes)
 
     def _body(self, messages: list[dict[str, str]], salt: str | None = None) -> dict[str, Any]:
@@ -180,9 +184,3 @@ class Run:
     def _list(self, name: str, share: float = 1.0) -> str:
         count = round(self.prefix_tokens * share / self._word_tokens)
         return listed(f"{self.nonce} {name}", count)
-
-
-_NO_SALT = (
-    "isolation by salt cannot be shown here: the engine is older than cache_salt, or the router's"
-    " salt policy keeps salts for itself"
-)

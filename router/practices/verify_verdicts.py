@@ -29,7 +29,7 @@ COLD_SHARE_MAX = 0.1
 class Answer:
     """``reported``: cached tokens of its usage; ``counted``: of the engine's metrics meanwhile.
 
-    ``decode_ms``: a token behind the first. ``replica`` and ``reason`` are a router's.
+    ``decode_ms``: a token behind the first. The last three are what a router says of it.
     """
 
     prompt_tokens: int
@@ -41,6 +41,7 @@ class Answer:
     text: str = ""
     replica: str | None = None
     reason: str | None = None
+    transformed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,16 @@ def judged(
     return Verdict(step, level, what, why, source, requests, tuple(notes))
 
 
+def judged_salted(step: str, sent: Sequence[Sent], source: Source) -> Verdict:
+    """A router whose policy puts another salt in the client's place isolates as it likes."""
+    verdict = judged(step, sent, source)
+    warm = any(r.cached_tokens is not None and _is_warm_where_cold(r) for r in verdict.requests)
+    if warm and any(_SALT in (each.answer.transformed or "") for each in sent if each.answer):
+        what = f"the router sent another salt, or none (x-pointsman-transformed: {_SALT})"
+        return skipped(step, what, NO_SALT)
+    return verdict
+
+
 def skipped(step: str, what: str, why: str) -> Verdict:
     return Verdict(step, "skipped", what, why)
 
@@ -150,6 +161,12 @@ def repeat_note(prompt_tokens: int, cached: int) -> str:
     )
 
 
+NO_SALT = (
+    "isolation by salt cannot be shown here: the engine is older than cache_salt, or the router's"
+    " salt policy keeps salts for itself"
+)
+# As pointsman names the change.
+_SALT = "cache_salt"
 _NOT_REPORTED = (
     "start vLLM with --enable-prompt-tokens-details; or give the URL of one replica that nobody"
     " else uses, whose /metrics count hits"

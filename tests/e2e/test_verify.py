@@ -82,6 +82,19 @@ def test_round_robin_over_two_replicas_fails(tmp_path: Path) -> None:
         assert "pass control" in text
 
 
+@pytest.mark.parametrize("policy", ["drop", "refuse"])
+def test_a_router_that_keeps_salts_for_itself_is_no_failure(tmp_path: Path, policy: str) -> None:
+    """What its policy does to a client's salt is named; the other steps pass."""
+    rule = f'[[tenancy.rules]]\nname = "all"\nsalt = "none"\nclient_salt = "{policy}"'
+    with services(tmp_path, replicas=1, together=True, settings=rule) as fleet:
+        status, steps = report(fleet.url, "--requests", "2")
+    assert status == 0, steps
+    levels = [step["level"] for step in steps.values()]
+    assert levels == ["pass", "pass", "pass", "pass", "skipped"]
+    says = {"drop": "x-pointsman-transformed: cache_salt", "refuse": "a cache_salt is refused: 4"}
+    assert says[policy] in steps["salted control"]["what"]
+
+
 def test_an_engine_that_does_not_report_is_judged_by_its_counters(fleet: Services) -> None:
     """Its /metrics count the same tokens; a salt that it refuses is no failure."""
     behaviour = Behaviour(fleet.sim_url("a"), reports_cached=False, takes_salts=False)

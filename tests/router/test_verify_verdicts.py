@@ -14,6 +14,7 @@ from router.practices.verify_verdicts import (
     Sent,
     Verdict,
     judged,
+    judged_salted,
     source_of,
     status_of,
     undone,
@@ -67,6 +68,17 @@ def test_nothing_reported_is_zero_only_of_engines_that_report() -> None:
     cold, warm = sent((1000, 0, None)), sent((1000, 0, None), (1000, 1000, 992))
     assert source_of(cold) == "unknown" and judged("x", cold, "unknown").level == "unknown"
     assert source_of(cold + warm) == "usage" and judged("x", warm, "usage").level == "pass"
+
+
+def test_a_salt_that_a_router_replaced_proves_nothing() -> None:
+    """Only where it is why the control is warm: one that is not found again fails all the same."""
+    warm = Answer(1000, 992, transformed="canonical_tools,cache_salt")
+    assert judged_salted("x", [Sent("1", 0, warm)], "usage").level == "skipped"
+    plain = Answer(1000, 992, transformed="none")
+    assert judged_salted("x", [Sent("1", 0, plain)], "usage").level == "fail"
+    cold = Answer(1000, 0, transformed="cache_salt")
+    lost = [Sent("1", 0, cold), Sent("2", 1000, cold)]
+    assert judged_salted("x", lost, "usage").level == "fail"
 
 
 def test_what_is_unknown_never_passes_and_says_how_to_know() -> None:
