@@ -42,7 +42,7 @@ behind it are shown, and decide nothing.
 
 A key is read from VLLM_API_KEY or OPENAI_API_KEY.
 Exit status: 0 where every step passed (or was skipped: a cache_salt that is refused or replaced);
-1 where one failed; 2 where nothing could be asked; 3 where none failed, but one could not be judged.
+1 where one failed; 2 where nothing could be asked; 3 where none failed, but one was not judged.
 """
 
 
