@@ -35,7 +35,7 @@ _ERROR_CHARS_MAX = 300
 # Whoever sends bodies has a deadline for all of them.
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 # What an engine stored is announced a step after its answer, and the first of it has to be proven.
-_EVENTS_S_MAX = 2.0
+_EVENTS_S_MAX = 5.0
 _ASK_AGAIN_S = 0.05
 
 

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,19 @@ def over(router: Running, engine: str, times: int) -> dict[str, Any]:
     return until(last, lambda: f"{times} warm-ups of {engine}: {router.events('warm_up_over')}")
 
 
+def restarted(fleet: Services, name: str, count: Callable[[], int] = lambda: 0) -> int:
+    """An engine goes out of service, and comes back with nothing in its cache; what was counted
+    while it was out.
+    """
+    url = fleet.sim_url(name)
+    fault(url, kind="unavailable", seconds=600.0)
+    until(lambda: "503" in call(f"{fleet.url}/ready")["engines"][name], f"{name} is out")
+    counted = count()
+    fault(url, kind="restart")
+    fault(url, kind="unavailable", seconds=0.0)
+    return counted
+
+
 class Traffic:
     """A client that asks one question after the other, in a thread of its own, until it is left."""
 
@@ -92,10 +105,7 @@ def test_a_restarted_replica_is_warm_before_its_first_request(tmp_path: Path) ->
             over(fleet.router, name, 1)
         with Traffic(fleet) as traffic:
             until(lambda: traffic.of("a"), "a serves")
-            fleet.sims["a"].kill()
-            until(lambda: fleet.router.events("engine_out_of_service"), "a is out")
-            before = len(traffic.of("a"))
-            fleet.sims["a"] = fleet.start_sim("a")
+            before = restarted(fleet, "a", lambda: len(traffic.of("a")))
             line = over(fleet.router, "a", 2)
             until(lambda: len(traffic.of("a")) > before + 3, "a serves again")
         assert min(traffic.of("a")[before:]) > 0.8, traffic.of("a")
@@ -136,9 +146,7 @@ def test_a_warm_up_that_fails_or_hangs_keeps_nobody_out(tmp_path: Path) -> None:
     with warmed(tmp_path, {"platform": body("Hi", model="none")}, **pool) as fleet:
         for name in "ab":
             assert over(fleet.router, name, 1)["outcome"] == "failed"
-        fleet.sims["a"].kill()
-        until(lambda: fleet.router.events("engine_out_of_service"), "a is out")
-        fleet.sims["a"] = fleet.start_sim("a")
+        restarted(fleet, "a")
         assert over(fleet.router, "a", 2)["outcome"] == "failed"
         until(fleet.all_in_service, "it is in service")
         assert fleet.metric("pointsman_warm_ups_total", engine="a", outcome="failed") == 2
