@@ -301,3 +301,14 @@ def test_a_truncated_prompt_is_compared_as_far_as_it_is_kept(
     assert text is not None and len(found.a.tokenized.token_ids) == 9
     at = text[found.a.offset :]
     assert at.startswith("Olten") if side == "right" else at in texts[0] and "Olten" not in at
+
+
+def test_tokens_begin_where_they_stand_in_a_text_that_the_tokenizer_normalizes(
+    prompts: LocalPrompts,
+) -> None:
+    """The text that is kept of a prompt cut at the front has the very tokens that are kept."""
+    text = unicodedata.normalize("NFD", "Zürich, Genève and Fribourg: track 7, track 9.")
+    body = {"prompt": text, "truncate_prompt_tokens": 5, "add_special_tokens": False}
+    kept = prompts.tokenized("a", COMPLETIONS_PATH, json.dumps(body).encode())
+    assert kept.text == text and len(kept.token_ids) == 5
+    assert prompts.token_ids(text[kept.start(0) :]) == kept.token_ids
