@@ -107,6 +107,7 @@ def test_a_mixed_salt_divides_a_tenant_and_joins_no_two() -> None:
     mixed = salt(client_salt="x", **enterprise("acme"))
     assert mixed != salt(client_salt="x", **enterprise("globex"))
     assert mixed != salt(client_salt="y", **enterprise("acme")) != salt(**enterprise("acme"))
+    assert salt(client_salt="ex", **enterprise("acm")) != mixed
     assert salt(client_salt='e", "x', **enterprise("acm")) != mixed
     assert salt(client_salt="x", **enterprise("acme")) == mixed
 

@@ -21,6 +21,8 @@ def test_a_block_that_is_computed_again_belongs_to_who_computed_it() -> None:
     owners.finished("a", HASHES[:10], 16, 0)
     owners.finished("b", HASHES[:10], 16, 0)
     assert owners.finished("b", HASHES[:10], 16, 160) == Origins(own_tokens=160)
+    owners.finished(None, HASHES[:10], 16, 0)
+    assert owners.finished("b", HASHES[:10], 16, 160) == Origins(unknown_tokens=160)
 
 
 def test_what_nobody_remembers_is_unknown() -> None:
