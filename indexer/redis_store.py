@@ -209,8 +209,8 @@ def saved_of(
 
 
 def _arguments(flush: Flush) -> list[bytes | str]:
-    single = [block_hash for block_hash, count in flush.copies.items() if count == 1]
     several = {block_hash: count for block_hash, count in flush.copies.items() if count > 1}
+    single = flush.copies.keys() - several.keys() if several else flush.copies
     fields = to_fields(flush.state) if flush.state is not None else {"seq": ""}
     return [
         flush.writer,

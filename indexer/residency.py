@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from indexer.events import BlockRemoved, BlockStored
 from proto.blockhash import BlockHash
@@ -231,12 +231,14 @@ class ReplicaBlocks:
         touched, self._touched = self._touched, set()
         cleared, self._cleared = self._cleared, False
         counts = self.primary.counts
-        return Delta(
-            cleared,
-            # What is gone after a clear went with it.
-            removed=[] if cleared else [BlockHash(h) for h in touched if h not in counts],
-            copies={BlockHash(h): counts[h] for h in touched if h in counts},
-        )
+        # In C as far as it goes: this is most of what a store costs the indexer.
+        copies = dict(zip(touched, map(counts.get, touched), strict=True))
+        gone = [block_hash for block_hash, held in copies.items() if held is None]
+        for block_hash in gone:
+            del copies[block_hash]
+        # What is gone after a clear went with it.
+        removed = [] if cleared else cast(list[BlockHash], gone)
+        return Delta(cleared, removed, cast(dict[BlockHash, int], copies))
 
     def restore(self, key: TierKey | None, counts: Counter[int], *, hybrid: bool) -> None:
         """``counts``, from a store, are the primary ones from now on: that is no change of them."""
