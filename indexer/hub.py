@@ -141,6 +141,15 @@ class Hub:
             self._transport.close(link.connection)
         self._work = deque(item for item in self._work if item[0] is not link)
 
+    def begin_anew(self, replica_id: ReplicaId, saved: Saved, now: float) -> None:
+        """With what a store kept, in place of what is known: as after a restart of ours."""
+        before = self.links[replica_id]
+        self.remove(replica_id)
+        state = self.add(before.source, now, saved).state
+        state.blocks.capacity = before.state.blocks.capacity
+        proof = before.state.proof
+        state.learn(version=proof.version, lora_paths=proof.lora_paths)
+
     def evidence(self, replica_id: ReplicaId, now: float) -> Evidence:
         link = self.links[replica_id]
         return link.state.evidence(link.stream, now)

@@ -6,7 +6,7 @@ says whether the store answers. While it does not, one flush a second asks wheth
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,6 +23,9 @@ _log = structlog.get_logger("indexer")
 # A store that starts at the same time as the indexer is waited for; what it keeps is worth that.
 START_S_MAX = 3.0
 START_RETRY_S = 0.2
+# One that comes later is still asked what it kept, before it is written to, until this: what it
+# kept needs the engine's batches since then, and those are not there for long.
+LATE_S_MAX = 60.0
 DOWN_RETRY_S = 1.0
 STOP_S_MAX = 1.0
 # More would only wait for one another: the server does one thing at a time.
@@ -43,12 +46,22 @@ class Store(Protocol):
 class Remembering:
     """One hub's store. ``error`` says why it does not answer, None while it does."""
 
-    def __init__(self, store: Store, hub: Hub) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        *,
+        start_s_max: float = START_S_MAX,
+        late_s_max: float = LATE_S_MAX,
+    ) -> None:
         self.error: str | None = None
         self.woken = asyncio.Event()
         self._store, self._hub = store, hub
+        self._start_s_max, self._late_s_max = start_s_max, late_s_max
         self._busy: set[Link] = set()
         self._watchers: dict[Link, Callable[[str], None]] = {}
+        # What the store kept of these could not be had yet; until when that is tried.
+        self._unloaded: dict[ReplicaId, float] = {}
         self._turns = asyncio.Semaphore(FLUSHES_MAX)
         self._started_at = time.monotonic()
         self._checked = False
@@ -85,35 +98,51 @@ class Remembering:
 
     async def load(self, source: RankSource) -> Saved | None:
         """What is kept of a rank. None too where it cannot be had: then its log is replayed."""
+        self._unloaded.pop(source.replica_id, None)
         if not self._hub.keeps(source):
             return None
-        try:
-            saved = await self._load(source)
-        except NotReadable as error:
-            _log.warning("store_not_readable", replica=source.replica_id, error=str(error))
-            return None
-        if saved is not None:
-            _log.info(
-                "replica_restored",
-                replica=source.replica_id,
-                blocks=len(saved.counts),
-                seq=saved.state.seq,
-            )
-        return saved
-
-    async def _load(self, source: RankSource) -> Saved | None:
         while True:
             try:
-                async with self._turns:
-                    saved = await self._store.load(source.pool, source.replica_id)
+                return await self._load(source)
             except StoreUnavailable as error:
                 self._says(str(error))
-                if time.monotonic() - self._started_at > START_S_MAX:
-                    return None
-                await asyncio.sleep(START_RETRY_S)
-            else:
-                self._says(None)
-                return saved
+            if time.monotonic() - self._started_at > self._start_s_max:
+                self._unloaded[source.replica_id] = time.monotonic() + self._late_s_max
+                return None
+            await asyncio.sleep(START_RETRY_S)
+
+    async def _load(self, source: RankSource) -> Saved | None:
+        """Raises StoreUnavailable."""
+        try:
+            async with self._turns:
+                saved = await self._store.load(source.pool, source.replica_id)
+        except NotReadable as error:
+            _log.warning("store_not_readable", replica=source.replica_id, error=str(error))
+            saved = None
+        self._says(None)
+        if saved is not None:
+            blocks, seq = len(saved.counts), saved.state.seq
+            _log.info("replica_restored", replica=source.replica_id, blocks=blocks, seq=seq)
+        return saved
+
+    async def _load_late(self, link: Link) -> None:
+        """A store that comes late knows more than can be replayed, as a rule; but not for ever."""
+        replica_id = link.source.replica_id
+        try:
+            known = link.state.indexed.history_complete
+            if known or time.monotonic() > self._unloaded[replica_id]:
+                self._unloaded.pop(replica_id, None)
+                return
+            saved = await self._load(link.source)
+            # It may have departed meanwhile, or come again, with a load of its own.
+            if self._hub.links.get(replica_id) is link:
+                self._unloaded.pop(replica_id, None)
+                if saved is not None and not link.state.indexed.history_complete:
+                    self._hub.begin_anew(replica_id, saved, time.monotonic())
+        except StoreUnavailable as error:
+            self._says(str(error))
+        finally:
+            self._busy.discard(link)
 
     # All the time.
 
@@ -133,15 +162,24 @@ class Remembering:
                     journal.bound_changes()
                     if link in self._busy or now < down_until:
                         continue
-                    flush = journal.next(now)
-                    if flush is None:
+                    work = self._work(link, journal, now)
+                    if work is None:
                         continue
-                    self._tell(link, journal.mirrored(now))
                     self._busy.add(link)
-                    group.create_task(self._flush(link, journal, flush))
+                    group.create_task(work)
                     if self.error is not None:
                         down_until = now + DOWN_RETRY_S
                 await self._wait()
+
+    def _work(self, link: Link, journal: Journal, now: float) -> Coroutine[None, None, None] | None:
+        """What there is to do for one rank, if anything. What was not loaded is not written to."""
+        if link.source.replica_id in self._unloaded:
+            return self._load_late(link)
+        flush = journal.next(now)
+        if flush is None:
+            return None
+        self._tell(link, journal.mirrored(now))
+        return self._flush(link, journal, flush)
 
     async def stop(self) -> None:
         """Write what is pending, and give the leases back; not for long."""

@@ -20,12 +20,18 @@ class StoreSide:
         self.reliable = False
         self.late: list[tuple[ReplicaId, Flush]] = []
         self.snapshots: list[dict[str, Kept]] = [{}]
+        # Of which nothing could be loaded: they are not written to, until it could or is given up.
+        self.unloaded: set[str] = set()
 
     def flush(self, hub: Hub, now: float) -> None:
         """Whatever the journals want written, each with a fate of its own."""
         self.store.now = now
         for link in hub.links.values():
-            if link.journal is not None:
+            if link.journal is None:
+                continue
+            if link.source.replica_id in self.unloaded:
+                link.journal.bound_changes()
+            else:
                 self._flush(link, now)
 
     def _flush(self, link: Link, now: float) -> None:

@@ -113,8 +113,26 @@ class World(Faults):
                 self._go_on_unheard(engine)
         self.hub = self._new_hub()
         for name in self.engines:
-            away = not self.network.reliable and self.rng.random() < 0.1
+            away = not self.network.reliable and self.rng.random() < 0.25
             self._follow(name, None if away else self.storage.store.load(name))
+            self.storage.unloaded.discard(name)
+            if away and self.has_replay[name]:
+                self.storage.unloaded.add(name)
+
+    def _load_late(self, name: str) -> None:
+        """A store that was away at the start is there now, and knows more than the memory may."""
+        assert self.storage is not None
+        self.storage.unloaded.discard(name)
+        link = self.hub.links[ReplicaId(name)]
+        saved = self.storage.store.load(name)
+        if saved is None or link.state.indexed.history_complete or self.rng.random() < 0.1:
+            return
+        engine = self.engines[name]
+        self._check_saved(engine, saved)
+        engine.index_was_cleared |= not saved.state.history_complete
+        self.hub.begin_anew(ReplicaId(name), saved, self.network.now)
+        evidence = self.hub.evidence(ReplicaId(name), self.network.now)
+        assert evidence.level is not Level.EXACT, "not proven yet"
 
     def _go_on_unheard(self, engine: WorldEngine) -> None:
         if self.rng.random() < 0.3:
@@ -198,6 +216,8 @@ class World(Faults):
         self.network.reliable = True
         if self.storage is not None:
             self.storage.reliable = True
+            for name in sorted(self.storage.unloaded):
+                self._load_late(name)
         self._settle(15.0)
         self._speak()
         self._settle(20.0)
