@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.data import TOKENIZER_DIRECTORY
 from router.pool_tokenizer import PoolTokenizer
+from router.practices.findings.volatile_values import clock, ids, names
 from router.practices.lint_log import Origin, logged_requests
 from router.practices.lint_replay import KINDS, Examined, Replay, examine
 from router.practices.traffic import LoggedRequest, Traffic
@@ -103,7 +104,11 @@ def test_what_stands_still_is_no_finding() -> None:
         )
         return body
 
-    assert kinds(examined(logged(traffic(still)))) == []
+    requests = logged(traffic(still, conversations=4))
+    assert kinds(examined(requests)) == []
+    seen = Traffic(requests)
+    fixes = [make(seen) for make in (clock, ids, names)]
+    assert [fix.fix(0, requests[0].body) for fix in fixes] == [None] * 3
 
 
 def test_private_prompts_may_be_salted() -> None:
@@ -121,13 +126,12 @@ def test_two_templates_are_told_apart() -> None:
 
     def two_agents(rng: Random, place: Place, body: Body) -> Body:
         if place.conversation % 2:
-            return planted.clock(rng, place, body)
-        shared = planted.instructions().splitlines()[0]
-        body["messages"][0]["content"] = f"{shared}\n{planted.instructions(5)}"
-        return body
+            shared = planted.instructions().splitlines()[0]
+            body["messages"][0]["content"] = f"{shared}\n{planted.instructions(5)}"
+        return planted.clock(rng, place, body)
 
     result = examined(logged(traffic(two_agents)))
-    assert kinds(result) == ["clock"]
+    assert kinds(result) == ["clock"] and result.fixed.hit_rate > 0.8
 
 
 def test_completions_and_their_salts_are_looked_at_too() -> None:
@@ -202,6 +206,18 @@ def test_many_conversations_of_one_session_are_no_rewriting() -> None:
         return body
 
     assert kinds(examined(logged(traffic(of_one_user)))) == []
+
+
+def test_a_question_that_begins_another_conversation_is_no_rewriting() -> None:
+    """It was asked in the middle of an earlier one, with an answer of its own."""
+    said = [
+        {"role": role, "content": f"{role} says a longer thing, number {number}."}
+        for number in range(4)
+        for role in ("user", "assistant")
+    ]
+    asked = said[2]
+    chats = [said[:1], said[:3], said[:5], said[:7], [asked], [asked, said[7], said[6]]]
+    assert Traffic(logged([{"messages": chat} for chat in chats])).histories.rewritings == {}
 
 
 def test_a_summary_in_place_of_the_history_is_found() -> None:
