@@ -13,16 +13,11 @@ import signal
 import sys
 from pathlib import Path
 
-import uvloop
-
 from benchmarks.data import TOKENIZER_DIRECTORY
-from benchmarks.demo import run_demo
 from benchmarks.demo_fleet import DemoSettings
 from benchmarks.sim.cost import COST_MODELS, CostPace, Pace, Pacing
 from benchmarks.sim.endpoints import PublisherSettings, offset_endpoint
 from benchmarks.sim.replica import ReplicaSettings
-from benchmarks.sim.server import serve
-from benchmarks.sim.simulator import Simulator
 from benchmarks.sim.wire import VLLM_VERSIONS
 from proto.blockhash import ALGORITHMS
 
@@ -78,6 +73,9 @@ def _add_demo(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
 
 
 def run_the_demo(arguments: argparse.Namespace) -> int:
+    # Imported here, as in `sim`: servers and their clients are nothing that `--help` needs.
+    from benchmarks.demo import run_demo
+
     chosen = {field.name for field in dataclasses.fields(DemoSettings)} & vars(arguments).keys()
     return run_demo(DemoSettings(**{name: getattr(arguments, name) for name in chosen}))
 
@@ -85,6 +83,8 @@ def run_the_demo(arguments: argparse.Namespace) -> int:
 def run_sim(arguments: argparse.Namespace) -> int:
     """Serve until a signal; 2 where the flags make no sense, 1 where a port is taken or
     the tokenizer is none."""
+    import uvloop
+
     try:
         settings, events = _replica_settings(arguments), _publisher_settings(arguments)
         pacing = _pacing(arguments)
@@ -198,6 +198,8 @@ async def _serve_sim(
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from benchmarks.sim.openai_api import create_openai_app
     from benchmarks.sim.prompts import PromptMaker
+    from benchmarks.sim.server import serve
+    from benchmarks.sim.simulator import Simulator
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

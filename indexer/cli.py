@@ -10,12 +10,10 @@ import os
 import sys
 from collections.abc import Iterator
 
+from indexer.arguments import print_help, seconds
 from indexer.config import PASSWORD_VARIABLE, parse_config
 from indexer.index_command import add_index
 from indexer.inspection import NotACapture, inspect
-from indexer.listener import ListenError
-from indexer.logs import log_to_stdout
-from indexer.recorder import NotRecordable, Recording, RecordingFailed, record
 from proto.config_file import ConfigError
 
 _Subcommands = argparse._SubParsersAction  # The one type argparse has for it is not exported.
@@ -84,7 +82,7 @@ def _add_events(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
         help="record and inspect an engine's KV events",
         description="Record what a vLLM replica publishes, or inspect such a recording.",
     )
-    events.set_defaults(run=lambda arguments: _print_help(events))
+    events.set_defaults(run=lambda arguments: print_help(events))
     commands = events.add_subparsers(title="commands", metavar="COMMAND")
     _add_record(commands)
     _add_inspect(commands)
@@ -101,7 +99,7 @@ def _add_record(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     add = parser.add_argument
     add("--replica", required=True, metavar="URL", help="root of the vLLM server")
     add("--out", required=True, metavar="FILE", help="a new file, JSON lines")
-    add("--seconds", type=_seconds, metavar="N", help="stop after so long (until Ctrl-C)")
+    add("--seconds", type=seconds, metavar="N", help="stop after so long (until Ctrl-C)")
     add("--bind", metavar="ENDPOINT", help="listen here, for engines that connect")
     parser.set_defaults(run=run_record)
 
@@ -125,6 +123,8 @@ def run_indexer(arguments: argparse.Namespace) -> int:
     import uvloop
 
     from indexer.app import IndexerApp
+    from indexer.listener import ListenError
+    from indexer.logs import log_to_stdout
 
     try:
         with open(arguments.config, "rb") as file:
@@ -152,6 +152,8 @@ def _refuse(text: str) -> int:
 
 def run_record(arguments: argparse.Namespace) -> int:
     """Record until a signal or ``--seconds``."""
+    from indexer.recorder import NotRecordable, Recording, RecordingFailed, record
+
     recording = Recording(arguments.replica, arguments.out, arguments.seconds, arguments.bind)
     try:
         record(recording)
@@ -187,18 +189,3 @@ def _lines(path: str) -> Iterator[bytes]:
 def _complain(path: str, text: str) -> int:
     print(f"pointsman events inspect: {path}: {text}", file=sys.stderr)
     return 2
-
-
-def _print_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help(sys.stderr)
-    return 2
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value

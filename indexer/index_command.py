@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from indexer.arguments import print_help, seconds
 from indexer.config import PASSWORD_VARIABLE, HttpConfig, check_redis_url, parse_config
 from proto.config_file import ConfigError, parse_listen
 
@@ -80,7 +81,7 @@ def add_index(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
         description="Look into the index of a running indexer: its size, its blocks, and whether"
         " memory, store and simulated engines agree.",
     )
-    index.set_defaults(run=lambda arguments: _print_help(index))
+    index.set_defaults(run=lambda arguments: print_help(index))
     commands = index.add_subparsers(title="commands", metavar="COMMAND")
     _add(commands, "stats", "sizes, evidence, seq and lag of each replica", _STATS_EXAMPLE, _stats)
     _add(commands, "dump", "print the blocks of replicas as JSON lines", _DUMP_EXAMPLE, _dump)
@@ -89,7 +90,7 @@ def add_index(subcommands: "_Subcommands[argparse.ArgumentParser]") -> None:
     )
     verify.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds,
         default=WAIT_S,
         metavar="N",
         help="seconds to try for (%(default)g)",
@@ -277,18 +278,3 @@ async def _verify(asked: _Asked, arguments: argparse.Namespace) -> int:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print("\n".join(verify_lines(checked, colour=colour)))
     return status
-
-
-def _print_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help(sys.stderr)
-    return 2
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value
