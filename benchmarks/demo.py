@@ -44,6 +44,7 @@ from benchmarks.demo_service import (
     shared_tokens_of,
     start_replicas,
     until_in_service,
+    until_kept,
 )
 from benchmarks.processes import ProcessFailed
 
@@ -139,6 +140,8 @@ class _Run:
         async with self.service.running(log, killed=restart) as urls:
             await until_in_service(urls)
             await self._converse(conversations, urls, turns // 2 if restart else turns)
+            if restart:
+                await until_kept(urls)
         if restart:
             await self._again(conversations, turns - turns // 2)
         run = self.run

@@ -111,12 +111,25 @@ async def until_in_service(urls: ServeUrls) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
+async def until_kept(urls: ServeUrls) -> None:
+    """Until the store has what was applied, or time is up: it is behind by up to 50 ms, and a kill
+    within them costs what they brought."""
+    deadline = time.monotonic() + _READY_SECONDS_MAX
+    while time.monotonic() < deadline:
+        replicas = (await _json(f"{urls.indexer}/replicas"))["replicas"]
+        if all(replica["durable_seq"] == replica["seq"] for replica in replicas):
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
 async def seconds_to_exact(urls: ServeUrls) -> float | None:
-    """From now until every replica's index is exact; None where that takes too long."""
+    """From now until the index of every replica that has stored something is exact; None where that
+    takes too long."""
     started = time.monotonic()
     while time.monotonic() - started < _READY_SECONDS_MAX:
         replicas = (await _json(f"{urls.indexer}/replicas"))["replicas"]
-        if replicas and all(replica["evidence"] == "exact" for replica in replicas):
+        used = [replica for replica in replicas if replica["reasons"] != ["nothing_stored"]]
+        if used and all(replica["evidence"] == "exact" for replica in used):
             return time.monotonic() - started
         await asyncio.sleep(_POLL_SECONDS)
     return None

@@ -99,7 +99,7 @@ def test_demo_runs_to_its_table():
     for policy in ("round_robin", "prefix"):
         assert [policy, "6"] in [words[:2] for words in lines]
     back = " ".join(lines[-1])
-    loaded = re.search(r"the index came back: ([\d,]+) blocks of 2 replicas loaded, exact", back)
+    loaded = re.search(r"the index came back: ([\d,]+) blocks of [12] replicas loaded, exact", back)
     assert loaded is not None and int(loaded[1].replace(",", "")) > 100, back
     assert simulators(MARK + 1) == {} and left_over_stores() == []
 
