@@ -5,7 +5,7 @@ BIN := .venv/bin
 SEEDS ?= 10000
 UV_VERSION := 0.13.9
 
-.PHONY: demo serve install test test-vllm lint types sim bench bench-peers proto lock clean
+.PHONY: demo serve install test test-vllm lint sim bench bench-peers proto lock clean
 
 install: .venv/.installed
 
@@ -23,11 +23,9 @@ test: install  ## every test, from nothing
 test-vllm: install  ## the proof on real engines: vLLM for CPUs goes into .cache, 2 GB per version
 	POINTSMAN_TEST_VLLM=1 $(BIN)/python -m pytest -s tests/engine/test_vllm_*.py
 
-lint: install
+lint: install  ## style, layers and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-
-types: install
 	$(BIN)/mypy
 
 sim: install  ## the seeded simulation alone: make sim SEEDS=1000000

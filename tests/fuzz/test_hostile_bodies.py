@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
@@ -24,6 +24,9 @@ from router.preparation import PoolPractices, Preparation
 from router.render import NotRendered, render_chat
 from router.salting import Tenancy
 from router.tenancy_config import RuleConfig, TenancyConfig
+
+# How long it takes to draw such bodies says how busy the machine is, and nothing of the code.
+SLOW = (HealthCheck.too_slow,)
 
 KEYS = (
     "model messages prompt prompt_embeds suffix n stream echo logprobs prompt_logprobs cache_salt "
@@ -106,7 +109,7 @@ def check(request: ParsedRequest, body: bytes) -> None:
             assert len(prompt.token_ids)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, suppress_health_check=SLOW)
 @given(path=paths, fields=bodies, ascii_only=st.booleans())
 def test_any_object_is_parsed(path: str, fields: dict[str, Any], ascii_only: bool) -> None:
     """Wrong types, NaN, surrogates and huge numbers raise nothing; the report mode never stays."""
@@ -136,7 +139,7 @@ PREPARATION = Preparation(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, suppress_health_check=SLOW)
 @given(path=paths, fields=bodies)
 def test_any_object_is_prepared_or_refused(path: str, fields: dict[str, Any]) -> None:
     """What is looked up reads the same as what is parsed, and what is sent has the salt hashed."""
@@ -158,7 +161,7 @@ def test_any_object_is_prepared_or_refused(path: str, fields: dict[str, Any]) ->
         assert canonical_tools(sent["tools"]) == sent["tools"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, suppress_health_check=SLOW)
 @given(path=paths, body=st.binary(max_size=60))
 @example(CHAT_PATH, b'{"a":1,"a":{"a":2,"a":3}}')
 @example(CHAT_PATH, b'{"messages":' + b"[" * 900 + b"]" * 900 + b"}")
@@ -177,7 +180,7 @@ def test_any_bytes_are_parsed_or_refused(path: str, body: bytes) -> None:
         check(request, body)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, suppress_health_check=SLOW)
 @given(path=paths, fields=bodies, cut=st.integers(0, 200), junk=st.binary(max_size=4))
 def test_any_broken_object_is_parsed_or_refused(
     path: str, fields: dict[str, Any], cut: int, junk: bytes
