@@ -56,7 +56,8 @@ class Killing:
     # Each kills, lets the load go on without what is dead, and starts it again.
 
     async def indexer(self, number: int) -> None:
-        seqs = [report["seq"] for report in self.fleet.replicas().values()]
+        # An engine that has just started may have published nothing.
+        seqs = [report["seq"] or 0 for report in self.fleet.replicas().values()]
         assert not number or max(seqs) > BUFFER_STEPS, f"all of it could be replayed: {seqs}"
         self.fleet.indexer.kill()
         await self.load.until_left(REQUESTS // 2)
