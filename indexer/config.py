@@ -38,7 +38,8 @@ class GrpcConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EventsConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """``bind``: where engines connect to us; rank r of an engine uses its port + r."""
+    """``bind``: where engines connect to us. Rank r connects to its engine's port + r, so each rank
+    has an entry of its own."""
 
     bind: list[str] = []
     queue_frames_max: Annotated[int, Meta(ge=100, le=1_000_000)] = 10_000

@@ -1,6 +1,8 @@
 """``python -m benchmarks.micro``: one JSON line per figure, in the order of the budgets."""
 
 import argparse
+import signal
+import sys
 from collections.abc import Callable, Iterator
 
 from benchmarks.micro import (
@@ -36,6 +38,8 @@ def main() -> None:
     )
     parser.add_argument("--only", metavar="NAME", choices=SUBJECTS, help=", ".join(SUBJECTS))
     arguments = parser.parse_args()
+    # An end by a signal goes through every context, so that no process stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for subject in [arguments.only] if arguments.only else SUBJECTS:
         for measurement in SUBJECTS[subject](1.0):
             print(measurement.line(), flush=True)
