@@ -50,10 +50,9 @@ def exported_by_a_fleet(folder: Path) -> Exported:
     bodies.mkdir()
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hi"}]
     (bodies / "platform.json").write_text(json.dumps({"model": "sim", "messages": messages}))
-    store = f"[redis]\nfolder = {json.dumps(str(folder / 'store'))}\n"
-    pool = f"warm_up = {json.dumps(str(bodies))}\n{store}{_TENANCY}"
+    pool = f"warm_up = {json.dumps(str(bodies))}\n{_TENANCY}"
     exported = Exported()
-    with services(folder, pool_settings=pool) as fleet:
+    with services(folder, keeps=True, pool_settings=pool) as fleet:
         for name in fleet.names:
             until(
                 lambda name=name: (

@@ -114,6 +114,8 @@ class WorldEngine:
     def publish_garbage(self) -> tuple[int, bytes] | None:
         """Bytes that are no batch, in place of one; what the engine did in it nobody learns."""
         self.published_unreadable = True
+        self._learn_names(self.engine.step().events or ())
+        self.published_truth = self.truth()
         return self._publish(self.rng.randbytes(self.rng.randint(0, 20)) + b"\xc1", "sent")
 
     def publish_unknown(self) -> tuple[int, bytes] | None:
