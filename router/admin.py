@@ -10,7 +10,6 @@ Rules it keeps:
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,44 +18,29 @@ from aiohttp import web
 
 from router.fingerprint_table import FingerprintTable
 from router.http_server import BodyBroken, BodyTooLarge, read_body
+from router.paths import Handlers, answer
 from router.releases import NoReleaseName, Releases
 
 _log = structlog.get_logger("router")
 
 _BODY_BYTES_MAX = 64 * 2**10
 
-AdminHandler = Callable[[web.BaseRequest], Awaitable[web.Response]]
-AdminHandlers = Mapping[tuple[str, str], AdminHandler]
-
 
 class AdminServer:
     """``handle`` answers every request of the listener; hand it to ``http_server.make_runner``."""
 
-    def __init__(self, handlers: AdminHandlers) -> None:
+    def __init__(self, handlers: Handlers) -> None:
         self._handlers = dict(handlers)
 
-    async def handle(self, request: web.BaseRequest) -> web.Response:
-        method = "GET" if request.method == "HEAD" else request.method
-        handler = self._handlers.get((method, request.path))
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Origin") is not None:
             return admin_error(403, "A browser's page has no business here.")
-        if handler is not None:
-            try:
-                return await handler(request)
-            except Exception:
-                # A bug of ours.
-                _log.exception("handler_failed", path=request.path)
-                return admin_error(500, "pointsman has a bug here; its log has the details.")
-        allowed = [known for known, path in self._handlers if path == request.path]
-        if allowed:
-            response = admin_error(405, f"{request.path} wants {' or '.join(allowed)}.")
-            response.headers["Allow"] = ", ".join(allowed)
-            return response
         there = ", ".join(f"{known} {path}" for known, path in self._handlers)
-        return admin_error(404, f"There is no {request.path[:200]} here, but {there}.")
+        not_found = f"There is no {request.path[:200]} here, but {there}."
+        return await answer(request, self._handlers, admin_error, not_found)
 
 
-def release_handlers(releases: Releases) -> AdminHandlers:
+def release_handlers(releases: Releases) -> Handlers:
     """``POST /admin/release``, with nothing or with ``{"name": "..."}``, marks a release."""
 
     async def mark(request: web.BaseRequest) -> web.Response:
@@ -73,7 +57,7 @@ def release_handlers(releases: Releases) -> AdminHandlers:
     return {("POST", "/admin/release"): mark}
 
 
-def fingerprint_handlers(fingerprints: FingerprintTable) -> AdminHandlers:
+def fingerprint_handlers(fingerprints: FingerprintTable) -> Handlers:
     """``GET /fingerprints``: which versions of the shared prefix are live, as ``pointsman
     fingerprints`` reads them."""
 

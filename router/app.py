@@ -13,7 +13,7 @@ from aiohttp import web
 
 from proto.config_file import ConfigError, parse_listen
 from proto.contract import Indexer
-from router.admin import AdminHandler, AdminServer, fingerprint_handlers, release_handlers
+from router.admin import AdminServer, fingerprint_handlers, release_handlers
 from router.config import PoolConfig, RouterFile, SampleConfig
 from router.fingerprint_table import FingerprintTable
 from router.fleet import Fleet
@@ -184,7 +184,7 @@ class RouterApp:
             return None
         releases = Releases()
         server.registry.register(ReleaseCollector(releases))
-        handlers: dict[tuple[str, str], AdminHandler] = {
+        handlers: dict[tuple[str, str], Handler] = {
             **release_handlers(releases),
             **fingerprint_handlers(self.fingerprints),
         }

@@ -5,7 +5,6 @@ Errors have the shape that OpenAI's clients understand.
 """
 
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from router.fleet import NOT_HASHED, HashedRequest
 from router.http_server import BodyBroken, BodyTooLarge, read_body
 from router.metrics import RouterMetrics, RoutingCollector, prediction_outcome
 from router.openai import CHAT_PATH, COMPLETIONS_PATH, BadRequest, error_body, parse_request
+from router.paths import Handlers, answer
 from router.placement import Placement
 from router.prefix_metrics import PrefixMetrics, unused_tools_mismatch
 from router.preparation import Preparation, Prepared
@@ -29,8 +29,6 @@ from router.upstream import Upstream
 from router.usage import Usage
 
 _log = structlog.get_logger("router")
-
-_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class RouterServer:
@@ -59,7 +57,7 @@ class RouterServer:
         # An empty table is no table that is missing.
         table = FingerprintTable() if fingerprints is None else fingerprints
         self._prefixes = PrefixMetrics(self.registry, table)
-        self._handlers: dict[tuple[str, str], _Handler] = {
+        self._handlers: Handlers = {
             ("POST", CHAT_PATH): self._complete,
             ("POST", COMPLETIONS_PATH): self._complete,
             ("GET", "/v1/models"): self._models,
@@ -69,21 +67,8 @@ class RouterServer:
         }
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        method = "GET" if request.method == "HEAD" else request.method
-        handler = self._handlers.get((method, request.path))
-        if handler is not None:
-            try:
-                return await handler(request)
-            except Exception:
-                # A bug of ours. The client gets an error of the shape that it knows.
-                _log.exception("handler_failed", path=request.path)
-                return _error(500, "pointsman has a bug here; its log has the details.")
-        allowed = [known for known, path in self._handlers if path == request.path]
-        if allowed:
-            response = _error(405, f"{request.path} wants {' or '.join(allowed)}.")
-            response.headers["Allow"] = ", ".join(allowed)
-            return response
-        return _error(404, f"There is no {request.path[:200]}; README lists what there is.")
+        not_found = f"There is no {request.path[:200]}; README lists what there is."
+        return await answer(request, self._handlers, _error, not_found)
 
     # Completions.
 
